@@ -132,6 +132,14 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
   return cpu();
 }
 
+void hold_to_sms(const std::string& name, int sms, const RankOptions& ranks) {
+  if (sms == 0) return;
+  if (ranks.several()) throw UsageError(std::string("--sms: is for one process; not with ") + ranks.flag());
+  const std::optional<int> gpu = device_of(name, "cuda");
+  if (!gpu) throw UsageError("--sms: needs --backend cuda");
+  if (std::string why; !hold_cuda_to_sms(*gpu, sms, why)) fail("--sms {}: {}", sms, why);
+}
+
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int wanted, const Loading& loading) {
   const int threads = threads_for(wanted);
   auto backend = make_backend(name, threads, program::Tuning{}, loading);

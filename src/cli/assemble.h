@@ -82,6 +82,10 @@ struct RankOptions {
   const char* flag() const { return pipeline_parallel > 1 ? "--pipeline-parallel" : "--tensor-parallel"; }
 };
 
+/// From now on the GPU that --backend names has so many SMs, or somewhat more: what a smaller one would do.
+/// 0: all of them. Throws UsageError where it names none, Error where the driver cannot.
+void hold_to_sms(const std::string& name, int sms, const RankOptions& ranks);
+
 /// The same for a model, which may be larger than a GPU's memory (cli/fit.h), or run by several processes.
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
                                                const model::Model& model, const Fit& fit,

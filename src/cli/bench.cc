@@ -13,6 +13,7 @@
 #include "cli/assemble.h"
 #include "cli/bench_cost.h"
 #include "cli/bench_record.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/hub_model.h"
 #include "cli/loading.h"
@@ -34,7 +35,7 @@ struct BenchOptions {
   std::vector<std::string> models, pairs;
   std::string prompts = "512", gens = "128", depths = "0", threads = "0", batches = "2048", ubatches = "512",
               parallels = "1", caches = "f16", backend = "cpu", format = "md", error_format = "none";
-  int repetitions = 5, delay_s = 0;
+  int repetitions = 5, delay_s = 0, sms = 0;
   uint64_t seed = 1;
   int64_t sweep = 0;
   bool peaks = false, no_warmup = false, progress = false, no_repack = false;
@@ -390,6 +391,7 @@ size_t longest_name(std::vector<BenchTest> tests, const std::vector<quant::Type>
 }
 
 void bench(const BenchOptions& options) {
+  hold_to_sms(options.backend, options.sms, options.ranks);
   if (options.peaks) {
     for (const int64_t threads : number_list("-t", options.threads, 0)) {
       print_peaks(*make_backend(options.backend, static_cast<int>(threads)), threads_or_all(threads));
@@ -483,6 +485,7 @@ void add_bench(CLI::App& app) {
   command->add_flag("--no-warmup", options->no_warmup, "measure the first run too");
   command->add_flag("--progress", options->progress, "tell of each repetition, not only on a terminal");
   command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
+  add_sms_option(*command, options->sms);
   add_loading_option(*command, options->no_repack);
   add_gpu_memory_option(*command, options->gpu);
   add_rank_options(*command, options->ranks);

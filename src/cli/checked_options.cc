@@ -28,6 +28,15 @@ CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::fu
   return command.add_option_function<std::string>(flag, read, help)->type_name("SIZE");
 }
 
+void add_sms_option(CLI::App& command, int& sms) {
+  command
+      .add_option(
+          "--sms", sms,
+          "of a CUDA GPU's SMs so many, or somewhat more as the driver shares them out: what a smaller "
+          "GPU would compute (needs a driver for CUDA 12.5)")
+      ->check(CLI::Range(1, 1 << 10));
+}
+
 void expect_writable(const std::string& path) {
   if (path.empty() || path == "-") return;
   struct stat info {};

@@ -21,6 +21,9 @@ std::vector<std::string> names_of(const Rows& rows) {
 CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::function<void(int64_t)> take,
                              const std::string& help, int64_t least = 1);
 
+/// Adds --sms: 0 is all.
+void add_sms_option(CLI::App& command, int& sms);
+
 /// Throws Error where no file can be written at this path ("-": standard output, which is no file). For long
 /// work whose result would be lost.
 void expect_writable(const std::string& path);

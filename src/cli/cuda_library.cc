@@ -43,6 +43,16 @@ std::unique_ptr<program::Backend> load_cuda_backend(int device, std::string& why
   return backend;
 }
 
+bool hold_cuda_to_sms(int device, int sms, std::string& why) {
+  using Hold = bool (*)(int device, int sms, char* why, size_t why_size);
+  const auto hold = reinterpret_cast<Hold>(function_of_library("sluice_hold_to_sms", why));
+  if (hold == nullptr) return false;
+  char reason[kWhyBytes] = "";
+  const bool held = hold(device, sms, reason, sizeof reason);
+  why = reason;
+  return held;
+}
+
 std::vector<std::byte> make_cuda_rank_id(std::string& why) {
   using Make = bool (*)(char* id, char* why, size_t why_size);
   const auto make = reinterpret_cast<Make>(function_of_library("sluice_make_rank_id", why));

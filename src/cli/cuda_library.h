@@ -16,6 +16,10 @@ namespace sluice::cli {
 /// device to use.
 std::unique_ptr<program::Backend> load_cuda_backend(int device, std::string& why);
 
+/// From now on work on a device is held to so many of its SMs (backend/cuda/host/sm_share.h). False, and why,
+/// where that cannot be.
+bool hold_cuda_to_sms(int device, int sms, std::string& why);
+
 /// What GPUs of several processes need to find each other; by rank 0, for the others. Empty: why.
 std::vector<std::byte> make_cuda_rank_id(std::string& why);
 /// The same as load_cuda_backend for one of several processes, whose GPUs exchange by themselves; waits for

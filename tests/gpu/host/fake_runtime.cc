@@ -26,6 +26,21 @@ int token(void** at) {
   return 0;
 }
 
+/// The driver's resource of SMs, as far as it is read: how many there are. Shares are whole eights.
+void set_sms(char* resource, unsigned sms) {
+  constexpr size_t kAt = 96;
+  std::memcpy(resource + kAt, &sms, sizeof sms);
+}
+int all_sms(int /*device*/, char* resource, int /*type*/) {
+  set_sms(resource, kSmCount);
+  return 0;
+}
+int share_of_sms(char* share, unsigned* /*groups*/, const char* /*all*/, char* /*rest*/, unsigned /*flags*/,
+                 unsigned least) {
+  set_sms(share, (least + 7) / 8 * 8);
+  return 0;
+}
+
 }  // namespace
 
 #define NOTHING(name) \
@@ -106,8 +121,12 @@ int cudaOccupancyMaxActiveClusters(int* clusters, ...) {
   *clusters = 32;
   return 0;
 }
-int cudaGetDriverEntryPointByVersion(const char*, void** function, ...) {
-  *function = reinterpret_cast<void*>(&cudaGetLastError);
+int cudaGetDriverEntryPointByVersion(const char* name, void** function, ...) {
+  const auto is = [name](const char* other) { return std::strcmp(name, other) == 0; };
+  *function = is("cuDeviceGetDevResource")        ? reinterpret_cast<void*>(&all_sms)
+              : is("cuDevSmResourceSplitByCount") ? reinterpret_cast<void*>(&share_of_sms)
+              : is("cuGreenCtxStreamCreate")      ? reinterpret_cast<void*>(&token)
+                                                  : reinterpret_cast<void*>(&cudaGetLastError);
   return 0;
 }
 int cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes); }

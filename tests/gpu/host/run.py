@@ -11,6 +11,26 @@ SHAPES = [("glm-4.7-flash", "q4_0"), ("glm-4.7-flash", "q4_k_m"), ("deepseek-v2-
           ("qwen3-30b-a3b", "q4_k_m"), ("gpt-oss-20b", "mxfp4"), ("qwen3.6-35b-a3b", "q4_k_m"), ("glm-4.5-air", "iq3_s")]
 
 
+def failure_of(command):
+    """Why a bench failed, and what it said; None where it did not."""
+    run = subprocess.run(command, capture_output=True, text=True)
+    # Zeroes select the same experts for all rows, which bench does not take for a routing.
+    refused = run.returncode == 1 and "records were refused" in run.stderr
+    return (None if run.returncode == 0 or refused else f"exit code {run.returncode}: {run.stderr[-400:]}"), run.stdout + run.stderr
+
+
+def held_to_sms(binary, model):
+    """What goes wrong where bench is held to some of the device's SMs."""
+    command = [binary, "bench", "-m", model, "-p", "64", "-n", "4", "-r", "1", "-o", "json"]
+    failure, text = failure_of([*command, "--backend", "cuda", "--sms", "28"])
+    if failure or "32 SMs" not in text:
+        yield f"--sms 28: {failure or text[-400:]}"
+    for flags, why in [(["--backend", "cuda", "--sms", "132"], "expected fewer than it has"), (["--backend", "cpu", "--sms", "8"], "needs --backend cuda")]:
+        failure, text = failure_of([*command, *flags])
+        if failure is None or why not in text:
+            yield f"{flags} is not refused: {text[-400:]}"
+
+
 def main(sluice, library):
     failures = []
     with tempfile.TemporaryDirectory() as folder:
@@ -22,11 +42,10 @@ def main(sluice, library):
             layers = "4" if shape == "qwen3.6-35b-a3b" else "2"  # every fourth layer has full attention
             subprocess.run([binary, "synth", shape, model, "--mix", mix, "--layers", layers], check=True, capture_output=True)
             command = [binary, "bench", "--backend", "cuda", "-m", model, "-p", "512", "-n", "8", "-r", "2", "--npl", "1,2,8"]
-            run = subprocess.run(command, capture_output=True, text=True)
-            # Zeroes select the same experts for all rows, which bench does not take for a routing.
-            refused = run.returncode == 1 and "records were refused" in run.stderr
-            if run.returncode != 0 and not refused:
-                failures.append(f"{shape} {mix}: exit code {run.returncode}: {run.stderr[-400:]}")
+            if failure := failure_of(command)[0]:
+                failures.append(f"{shape} {mix}: {failure}")
+            if mix == "q8_0":
+                failures += held_to_sms(binary, model)
     print("\n".join(failures) or f"{len(SHAPES)} shapes bind, plan and launch")
     return 1 if failures else 0
 

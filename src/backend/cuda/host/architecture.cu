@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/host/on_device.h"
+#include "backend/cuda/host/sm_share.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -35,12 +36,11 @@ int architecture_of(int device) {
 
 int current_sm_count() {
   static PerDevice<int> sm_count;
-  return sm_count.of_current([] { return attribute(cudaDevAttrMultiProcessorCount, current_device()); });
+  return sm_count.of_current([] { return sm_count_of(current_device()); });
 }
 
 Sizes sizes_on(int device) {
-  return {.architecture = architecture_of(device),
-          .sm_count = attribute(cudaDevAttrMultiProcessorCount, device)};
+  return {.architecture = architecture_of(device), .sm_count = sm_count_of(device)};
 }
 
 }  // namespace sluice::backend::cuda

@@ -15,6 +15,7 @@
 #include "backend/cuda/host/on_device.h"
 #include "backend/cuda/host/peaks.h"
 #include "backend/cuda/host/row_by_row.h"
+#include "backend/cuda/host/sm_share.h"
 #include "backend/cuda/host/weights.h"
 #include "base/check.h"
 
@@ -45,8 +46,10 @@ class CudaBackend : public Backend {
   std::string device() const override {
     cudaDeviceProp properties = {};
     cuda::check(cudaGetDeviceProperties(&properties, device_));
-    return fmt::format("{}, {} SMs, kernels {}{}", properties.name, properties.multiProcessorCount,
-                       SLUICE_CUDA_KERNELS, collectives_ ? collectives_->carrier() : "");
+    const int sms = cuda::sm_count_of(device_), all = properties.multiProcessorCount;
+    return fmt::format("{}, {}{} SMs, kernels {}{}", properties.name, sms,
+                       sms < all ? fmt::format(" of {}", all) : "", SLUICE_CUDA_KERNELS,
+                       collectives_ ? collectives_->carrier() : "");
   }
   bool has(const Program& program, const Op& op) const override {
     const cuda::OnDevice on(device_);
@@ -166,6 +169,16 @@ void sluice_abort_cuda_ranks() {
 int64_t sluice_cuda_rank_sums_ns() {
   const auto collectives = collectives_here().lock();
   return collectives ? collectives->sums_ns() : 0;
+}
+
+bool sluice_hold_to_sms(int device, int sms, char* why, size_t why_size) {
+  try {
+    cuda::hold_to_sms(device, sms);
+    return true;
+  } catch (const std::exception& error) {
+    std::snprintf(why, why_size, "%s", error.what());
+    return false;
+  }
 }
 
 program::Backend* sluice_make_cuda_backend(int device, char* why, size_t why_size) {

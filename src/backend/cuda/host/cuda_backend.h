@@ -12,6 +12,11 @@ extern "C" __attribute__((visibility("default"))) program::Backend* sluice_make_
                                                                                              char* why,
                                                                                              size_t why_size);
 
+/// Before a backend is made on the device: its work is held to so many SMs (host/sm_share.h); or false and
+/// why.
+extern "C" __attribute__((visibility("default"))) bool sluice_hold_to_sms(int device, int sms, char* why,
+                                                                          size_t why_size);
+
 /// A name by which ranks find each other, of 128 bytes; or false and why.
 extern "C" __attribute__((visibility("default"))) bool sluice_make_rank_id(char* id, char* why,
                                                                            size_t why_size);

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "backend/cuda/host/on_device.h"
+#include "backend/cuda/host/sm_share.h"
 
 namespace sluice::backend::cuda {
 
@@ -16,7 +17,7 @@ PageCopies::PageCopies(const Memory& memory, std::string format, cudaStream_t st
     pieces_.push_back({cache.kind == Kind::Cache ? Kept::Page : Kept::State, memory.caches()[i].data(),
                        cache_bytes(cache, {.pages = 1, .state_slots = 1})});
   }
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  stream_ = make_stream();
   check(cudaEventCreateWithFlags(&behind_, cudaEventDisableTiming));
 }
 

@@ -9,6 +9,7 @@
 #include "backend/cuda/host/cuda_check.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/host/on_device.h"
+#include "backend/cuda/host/stream.h"
 #include "backend/cuda/prim/sync.cuh"
 
 namespace sluice::backend::cuda {
@@ -65,18 +66,19 @@ __global__ void __launch_bounds__(kThreads) multiply_all(int rounds, uint32_t* n
   if (sum == 0.12345f) *never = 1;
 }
 
-/// The shortest of some runs, in seconds.
+/// The shortest of some runs, each with a stream, in seconds.
 template <typename F>
 double best_seconds(F run) {
+  const Stream stream;
   cudaEvent_t begin, end;
   check(cudaEventCreate(&begin));
   check(cudaEventCreate(&end));
   float best = 1e30f;
   for (int pass = 0; pass <= kPasses; ++pass) {  // the first one warms up
-    check(cudaEventRecord(begin));
-    run();
+    check(cudaEventRecord(begin, stream));
+    run(stream);
     check(cudaGetLastError());
-    check(cudaEventRecord(end));
+    check(cudaEventRecord(end, stream));
     check(cudaEventSynchronize(end));
     float ms = 0;
     check(cudaEventElapsedTime(&ms, begin, end));
@@ -94,8 +96,9 @@ double multiply_rate() {
   const Buffer never(4);
   constexpr int kRounds = 4096;
   const unsigned blocks = 2 * sm_count();
-  const double seconds = best_seconds(
-      [&] { multiply_all<kBf16><<<blocks, kThreads>>>(kRounds, reinterpret_cast<uint32_t*>(never.data())); });
+  const double seconds = best_seconds([&](cudaStream_t stream) {
+    multiply_all<kBf16><<<blocks, kThreads, 0, stream>>>(kRounds, reinterpret_cast<uint32_t*>(never.data()));
+  });
   const double operations = 2.0 * 16 * 8 * (kBf16 ? 16 : 32) * 4;  // a warp and round
   return blocks * (kThreads / 32.0) * kRounds * operations / seconds;
 }
@@ -108,11 +111,12 @@ double measure_read_bandwidth() {
   const auto bytes = static_cast<int64_t>(std::min<size_t>(size_t{2} << 30, available / 2)) / 4096 * 4096;
   const Buffer data(bytes), never(4);
   check(cudaMemset(data.data(), 1, static_cast<size_t>(bytes)));
+  check(cudaDeviceSynchronize());
   double best = 0;
   for (const unsigned blocks_each : {1u, 2u, 4u}) {
-    const double seconds = best_seconds([&] {
-      read_all<<<blocks_each * sm_count(), kThreads>>>(reinterpret_cast<const uint4*>(data.data()),
-                                                       bytes / 16, reinterpret_cast<uint32_t*>(never.data()));
+    const double seconds = best_seconds([&](cudaStream_t stream) {
+      read_all<<<blocks_each * sm_count(), kThreads, 0, stream>>>(
+          reinterpret_cast<const uint4*>(data.data()), bytes / 16, reinterpret_cast<uint32_t*>(never.data()));
     });
     best = std::max(best, static_cast<double>(bytes) / seconds);
   }
@@ -126,8 +130,9 @@ double measure_link_bandwidth() {
   allocate_pinned(pinned, kBytes);
   const std::unique_ptr<char, cudaError_t (*)(void*)> owner(pinned,
                                                             [](void* at) { return cudaFreeHost(at); });
-  const double seconds = best_seconds(
-      [&] { check(cudaMemcpyAsync(data.data(), pinned, kBytes, cudaMemcpyHostToDevice, nullptr)); });
+  const double seconds = best_seconds([&](cudaStream_t stream) {
+    check(cudaMemcpyAsync(data.data(), pinned, kBytes, cudaMemcpyHostToDevice, stream));
+  });
   return static_cast<double>(kBytes) / seconds;
 }
 

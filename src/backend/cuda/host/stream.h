@@ -4,13 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include "backend/cuda/host/cuda_check.h"
+#include "backend/cuda/host/sm_share.h"
 
 namespace sluice::backend::cuda {
 
 /// Work that runs in its order.
 class Stream {
  public:
-  Stream() { check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking)); }
+  Stream() : stream_(make_stream()) {}
   ~Stream() { cudaStreamDestroy(stream_); }
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;
@@ -18,7 +19,7 @@ class Stream {
   void wait() const { check(cudaStreamSynchronize(stream_)); }
 
  private:
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t stream_;
 };
 
 /// A place in the stream that can be waited for.

@@ -10,6 +10,7 @@
 #include "backend/cuda/host/cuda_check.h"
 #include "backend/cuda/host/format.h"
 #include "backend/cuda/host/on_device.h"
+#include "backend/cuda/host/sm_share.h"
 
 namespace sluice::backend::cuda {
 namespace {
@@ -27,7 +28,7 @@ std::vector<UploadPiece> cut_uploads(const std::vector<Upload>& uploads, int64_t
 }
 
 UploadLane::UploadLane(int64_t piece_bytes) {
-  check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  stream_ = make_stream();
   for (Half& half : halves_) {
     allocate_pinned(half.pinned, piece_bytes);
     allocate_device(half.raw, piece_bytes);
