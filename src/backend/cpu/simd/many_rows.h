@@ -32,10 +32,10 @@ template <typename Codec>
 SLUICE_INLINE inline void unpack_block(const uint8_t* block, Unpacked<Codec>* out) {
   for (int row = 0; row < kPanelRows; row += L::kWidth) {
     const Codec codec(block, row);
-    const auto unpack_group = [&](auto g) SLUICE_INLINE {
-      repeat<8>([&](auto j)
+    const auto unpack_group = [&](int g) SLUICE_INLINE {
+      repeat<8>([&](int j)
                     SLUICE_INLINE { L::store(out[g].codes + j * kWordBytes + 4 * row, codec.code(g, j)); });
-      repeat<Codec::kHalves>([&](auto h) SLUICE_INLINE {
+      repeat<Codec::kHalves>([&](int h) SLUICE_INLINE {
         L::store_f(out[g].scales + h * kPanelRows + row, codec.scale(g, h));
         if constexpr (Codec::kMinimum) L::store_f(out[g].minima + h * kPanelRows + row, codec.minimum(g, h));
       });
@@ -57,10 +57,10 @@ void add_unpacked(const Unpacked<Codec>* groups, int64_t count, const void* cons
   for (int r = 0; r < R; ++r) x[r] = static_cast<const QuantBlock*>(rows[r]) + first;
   F of[R];
   const auto load = [&](int row) SLUICE_INLINE {
-    repeat<R>([&](auto r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows + row); });
+    repeat<R>([&](int r) SLUICE_INLINE { of[r] = L::load_f(sums + r * kPanelRows + row); });
   };
   const auto store = [&](int row) SLUICE_INLINE {
-    repeat<R>([&](auto r) SLUICE_INLINE { L::store_f(sums + r * kPanelRows + row, of[r]); });
+    repeat<R>([&](int r) SLUICE_INLINE { L::store_f(sums + r * kPanelRows + row, of[r]); });
   };
   if (kSumsStay) load(0);
   for (const Unpacked<Codec>* group = groups; group < groups + count; ++group) {

@@ -33,23 +33,23 @@ requires(R % 2 == 0) inline void dot_codes(const Codec& codec, int group, int ha
                                            const QuantBlock* const* x, I* sums, Beside ask) {
   constexpr int kSteps = 8 / Codec::kHalves;
   L::Squares squares[R / 2];
-  repeat<kSteps / 2>([&](auto step) SLUICE_INLINE {
+  repeat<kSteps / 2>([&](int step) SLUICE_INLINE {
     const int j = half * kSteps + 2 * step;
     ask(j), ask(j + 1);
     I codes[2] = {codec.code(group, j), codec.code(group, j + 1)};
     if constexpr (Codec::kBytes) codes[0] = L::signed_bytes(codes[0]), codes[1] = L::signed_bytes(codes[1]);
     const L::EightColumns columns = L::eight_columns(codes[0], codes[1]);
-    repeat<R / 2>([&](auto p) SLUICE_INLINE {
+    repeat<R / 2>([&](int p) SLUICE_INLINE {
       const I of_two = L::eight_of_two(x[2 * p]->codes + 4 * j, x[2 * p + 1]->codes + 4 * j);
       L::multiply_squares(squares[p], columns, of_two);
     });
   });
-  repeat<R / 2>([&](auto p) SLUICE_INLINE {
+  repeat<R / 2>([&](int p) SLUICE_INLINE {
     sums[2 * p] = L::of_first(squares[p]);
     sums[2 * p + 1] = L::of_second(squares[p]);
   });
   if constexpr (!Codec::kBytes && Codec::kOffset != 0) {
-    repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = L::plus(sums[r], start_of<Codec>(*x[r], half)); });
+    repeat<R>([&](int r) SLUICE_INLINE { sums[r] = L::plus(sums[r], start_of<Codec>(*x[r], half)); });
   }
 }
 

@@ -12,13 +12,31 @@ constexpr bool kUnrolled = false;
 constexpr bool kUnrolled = L::kUnroll;
 #endif
 
-/// Calls f(0) .. f(n - 1), unrolled where the tier wants it: arrays of vectors then live in registers.
+/// Calls f(0) .. f(n - 1), unrolled where the tier wants it: arrays of vectors then live in registers. By the
+/// compiler's loops, not by a body for each number: those would be inlined, each through every function
+/// around them, for most of a compilation's time.
 template <int n, typename Function>
 SLUICE_INLINE inline void repeat(Function f) {
   if constexpr (kUnrolled) {
-    call_each(f, std::make_integer_sequence<int, n>{});
+#ifdef __clang__
+#pragma unroll
+#else
+#pragma GCC unroll 16
+#endif
+    for (int i = 0; i < n; ++i) f(i);
   } else {
     for (int i = 0; i < n; ++i) f(i);
+  }
+}
+
+/// The same, of several by a body for each number: addresses that hang on it are known before what is inside
+/// is unrolled.
+template <int n, typename Function>
+SLUICE_INLINE inline void each(Function f) {
+  if constexpr (kUnrolled && n > 1) {
+    call_each(f, std::make_integer_sequence<int, n>{});
+  } else {
+    repeat<n>(f);
   }
 }
 
@@ -99,30 +117,30 @@ template <typename Codec, int R, typename Beside>
 SLUICE_INLINE inline void dot_codes(const Codec& codec, int group, int half, const QuantBlock* const* x,
                                     I* sums, Beside ask) {
   constexpr int kSteps = 8 / Codec::kHalves;
-  repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = start_of<Codec>(*x[r], half); });
+  repeat<R>([&](int r) SLUICE_INLINE { sums[r] = start_of<Codec>(*x[r], half); });
   using V = std::conditional_t<(R > 0), L, void>;  // names that a tier does not have are not looked up
   if constexpr (V::kAddsPairs) {
     constexpr int kRun = pairs_that_fit(Codec::kLargest, kSteps);
-    repeat<kSteps / kRun>([&](auto run) SLUICE_INLINE {
+    repeat<kSteps / kRun>([&](int run) SLUICE_INLINE {
       I pairs[R];
-      repeat<kRun>([&](auto step) SLUICE_INLINE {
+      repeat<kRun>([&](int step) SLUICE_INLINE {
         const int j = half * kSteps + run * kRun + step;
         ask(j);
         const I codes = codec.code(group, j);
-        repeat<R>([&](auto r) SLUICE_INLINE {
+        repeat<R>([&](int r) SLUICE_INLINE {
           const auto four = L::four(x[r]->codes + 4 * j);
           const I products = Codec::kBytes ? V::pairs_of_bytes(codes, four) : V::pairs(codes, four);
           pairs[r] = step == 0 ? products : V::plus_pairs(pairs[r], products);
         });
       });
-      repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = V::plus_totals(sums[r], pairs[r]); });
+      repeat<R>([&](int r) SLUICE_INLINE { sums[r] = V::plus_totals(sums[r], pairs[r]); });
     });
   } else {
-    repeat<kSteps>([&](auto step) SLUICE_INLINE {
+    repeat<kSteps>([&](int step) SLUICE_INLINE {
       const int j = half * kSteps + step;
       ask(j);
       const I codes = codec.code(group, j);
-      repeat<R>([&](auto r) SLUICE_INLINE {
+      repeat<R>([&](int r) SLUICE_INLINE {
         const int8_t* at = x[r]->codes + 4 * j;
         if constexpr (V::kSumsAreFloats) {
           sums[r] = V::dot_at(sums[r], codes, at);
@@ -141,13 +159,13 @@ SLUICE_INLINE inline void dot_codes_of_two(const Codec (&codecs)[2], int group, 
                                            const QuantBlock* const* x, I (&sums)[2][R]) {
   constexpr int kSteps = 8 / Codec::kHalves;
   using V = std::conditional_t<(R > 0), L, void>;  // names that a tier does not have are not looked up
-  repeat<R>([&](auto r) SLUICE_INLINE { sums[0][r] = sums[1][r] = start_of<Codec>(*x[r], half); });
-  repeat<kSteps>([&](auto step) SLUICE_INLINE {
+  repeat<R>([&](int r) SLUICE_INLINE { sums[0][r] = sums[1][r] = start_of<Codec>(*x[r], half); });
+  repeat<kSteps>([&](int step) SLUICE_INLINE {
     const int j = half * kSteps + step;
     const I codes[2] = {codecs[0].code(group, j), codecs[1].code(group, j)};
-    repeat<R>([&](auto r) SLUICE_INLINE {
+    repeat<R>([&](int r) SLUICE_INLINE {
       const auto four = L::four(x[r]->codes + 4 * j);
-      repeat<2>([&](auto p) SLUICE_INLINE {
+      repeat<2>([&](int p) SLUICE_INLINE {
         sums[p][r] =
             Codec::kBytes ? V::dot_bytes(sums[p][r], codes[p], four) : V::dot(sums[p][r], codes[p], four);
       });
@@ -160,17 +178,17 @@ template <typename Codec, int R>
 SLUICE_INLINE inline void scale_dots(const Codec& codec, int group, int half, const I* dots, F* products) {
   const F scale = codec.scale(group, half);
   if constexpr (L::kSumsAreFloats && Codec::kLargeScales) {
-    repeat<R>([&](auto r) SLUICE_INLINE {
+    repeat<R>([&](int r) SLUICE_INLINE {
       products[r] = L::mul(L::sub(L::as_float(dots[r]), L::all_f(kBase)), scale);
     });
   } else if constexpr (L::kSumsAreFloats) {
     const F base = L::mul(scale, L::all_f(-kBase));
-    repeat<R>([&](auto r) SLUICE_INLINE {
+    repeat<R>([&](int r) SLUICE_INLINE {
       const F product = L::fma(L::as_float(dots[r]), scale, base);
       products[r] = half == 0 ? product : L::add(products[r], product);
     });
   } else {
-    repeat<R>([&](auto r) SLUICE_INLINE {
+    repeat<R>([&](int r) SLUICE_INLINE {
       const F product = L::to_float(dots[r]);
       products[r] = half == 0 ? L::mul(product, scale) : L::fma(product, scale, products[r]);
     });
@@ -188,9 +206,9 @@ SLUICE_INLINE inline float scaled_sum(const QuantBlock& x, int half) {
 template <typename Codec, int R>
 SLUICE_INLINE inline void add_products(const Codec& codec, int group, const QuantBlock* const* x,
                                        const F* products, F* sums) {
-  repeat<R>([&](auto r) SLUICE_INLINE { sums[r] = L::fma(products[r], L::all_f(x[r]->scale), sums[r]); });
+  repeat<R>([&](int r) SLUICE_INLINE { sums[r] = L::fma(products[r], L::all_f(x[r]->scale), sums[r]); });
   const auto add_minimum = [&](int half, F minimum) SLUICE_INLINE {
-    repeat<R>([&](auto r) SLUICE_INLINE {
+    repeat<R>([&](int r) SLUICE_INLINE {
       sums[r] = L::fma(minimum, L::all_f(scaled_sum<Codec>(*x[r], half)), sums[r]);
     });
   };
@@ -209,7 +227,7 @@ template <typename Codec, int R, typename Beside>
 SLUICE_INLINE inline void add_group(const Codec& codec, int group, const QuantBlock* const* x, F* sums,
                                     Beside ask) {
   F products[R]{};
-  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
+  repeat<Codec::kHalves>([&](int half) SLUICE_INLINE {
     I dots[R];
     dot_codes<Codec, R>(codec, group, half, x, dots, ask);
     scale_dots<Codec, R>(codec, group, half, dots, products);
@@ -222,13 +240,13 @@ template <typename Codec, int R>
 SLUICE_INLINE inline void add_group_of_two(const Codec (&codecs)[2], int group, const QuantBlock* const* x,
                                            F (&sums)[2][R]) {
   F products[2][R]{};
-  repeat<Codec::kHalves>([&](auto half) SLUICE_INLINE {
+  repeat<Codec::kHalves>([&](int half) SLUICE_INLINE {
     I dots[2][R];
     dot_codes_of_two<Codec, R>(codecs, group, half, x, dots);
-    repeat<2>([&](auto p)
+    repeat<2>([&](int p)
                   SLUICE_INLINE { scale_dots<Codec, R>(codecs[p], group, half, dots[p], products[p]); });
   });
-  repeat<2>([&](auto p) SLUICE_INLINE { add_products<Codec, R>(codecs[p], group, x, products[p], sums[p]); });
+  repeat<2>([&](int p) SLUICE_INLINE { add_products<Codec, R>(codecs[p], group, x, products[p], sums[p]); });
 }
 
 /// The sums of R rows with all rows of a panel.
@@ -252,11 +270,11 @@ struct PanelSums {
 /// The groups of a packed block; x goes on behind it.
 template <typename Codec, int R, typename Ask>
 SLUICE_INLINE inline void add_block(const uint8_t* block, const QuantBlock** x, PanelSums<R>& sums, Ask ask) {
-  repeat<PanelSums<R>::kParts>([&](auto p) SLUICE_INLINE {
+  repeat<PanelSums<R>::kParts>([&](int p) SLUICE_INLINE {
     const Codec codec(block, p * L::kWidth);
     const QuantBlock* at[R];
     for (int r = 0; r < R; ++r) at[r] = x[r];
-    repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+    each<Codec::kGroups>([&](auto g) SLUICE_INLINE {
       add_group<Codec, R>(codec, g, at, sums.of[p], [&](int step) SLUICE_INLINE {
         if (p == 0) ask(g, step);
       });
@@ -306,7 +324,7 @@ void pair_tile(const uint8_t* const* panels, int64_t columns, const void* const*
   }
   for (int64_t c = 0; c < columns; c += Codec::kGroups * kQuantColumns) {
     const Codec codecs[2] = {Codec(at[0], 0), Codec(at[1], 0)};
-    repeat<Codec::kGroups>([&](auto g) SLUICE_INLINE {
+    repeat<Codec::kGroups>([&](int g) SLUICE_INLINE {
       add_group_of_two<Codec, R>(codecs, g, x, sums);
       for (int r = 0; r < R; ++r) ++x[r];
     });
@@ -333,13 +351,13 @@ inline I spread(I word) {
 template <Part part, int bytes>
 SLUICE_INLINE inline void pack_words(const uint8_t* file, int64_t row_bytes, uint8_t* packed) {
   constexpr int kEnd = part.offset + 4 * part.count;
-  repeat<(part.count + 3) / 4>([&](auto square) SLUICE_INLINE {
+  repeat<(part.count + 3) / 4>([&](int square) SLUICE_INLINE {
     const int beside = part.offset + 16 <= bytes ? part.offset : kEnd - 16;
     const int offset = part.count < 4 ? beside : std::min(part.offset + 16 * square, kEnd - 16);
-    repeat<kPanelRows / L::kWidth>([&](auto p) SLUICE_INLINE {
+    repeat<kPanelRows / L::kWidth>([&](int p) SLUICE_INLINE {
       I words[4];
       L::words_of_rows(file + offset + p * L::kWidth * row_bytes, row_bytes, words);
-      repeat<4>([&](auto i) SLUICE_INLINE {
+      repeat<4>([&](int i) SLUICE_INLINE {
         const int word = (offset - part.offset) / 4 + i;
         if (word < 0 || word >= part.count) return;
         const I here = part.kind == PartKind::Spread ? spread(words[i]) : words[i];

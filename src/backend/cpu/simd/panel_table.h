@@ -39,7 +39,7 @@ void float_tile(const uint8_t* panel, int64_t columns, const void* const* rows, 
         if (prefetch.far_bytes >= 0) L::prefetch_far(ahead + prefetch.far_bytes);
         if (prefetch.near_bytes >= 0) L::prefetch(ahead + prefetch.near_bytes);
       }
-      repeat<kChains>([&](auto k) SLUICE_INLINE { add_column(c + k, k); });
+      repeat<kChains>([&](int k) SLUICE_INLINE { add_column(c + k, k); });
     }
     for (; c < columns; ++c) add_column(c, 0);
     for (int r = 0; r < R; ++r) {
