@@ -12,9 +12,9 @@ namespace {
 TEST(StateOps, GiveTheSameBitsHoweverRowsAreCut) {
   for (const OpInfo& op : all_ops()) {
     for (const OpCase& op_case : op.cases()) {
-      const CaseRun run(op_case, 1);
-      if (!run.program().has_states()) continue;
-      const Tensor& state = run.program()[run.program().caches().front()];
+      const Program program = program_of(op_case);
+      if (!program.has_states()) continue;
+      const Tensor& state = program[program.caches().front()];
       // The tier generic takes its time.
       const bool small = state.shape[1] * state.shape[2] < (int64_t{1} << 14);
       for (const backend::cpu::Isa isa : usable_isas()) {

@@ -21,20 +21,32 @@ inline std::vector<float> run_and_peek(CaseRun& run, Executable& executable, Ten
   return values;
 }
 
-inline void expect_agreement(CaseRun& run, Backend& judge, Backend& tested) {
-  const auto expected_by = run.compile(judge), actual_by = run.compile(tested);
-  for (const TensorId id : run.results()) {
-    const auto expected = run_and_peek(run, *expected_by, id), actual = run_and_peek(run, *actual_by, id);
+/// What a backend makes of a case: of each result its numbers.
+inline std::vector<std::vector<float>> results_by(CaseRun& run, Backend& backend) {
+  const auto executable = run.compile(backend);
+  std::vector<std::vector<float>> results;
+  for (const TensorId id : run.results()) results.push_back(run_and_peek(run, *executable, id));
+  return results;
+}
+
+/// expected: results_by the judge.
+inline void expect_agreement(CaseRun& run, const std::vector<std::vector<float>>& expected, Backend& tested) {
+  const std::vector<TensorId> ids = run.results();
+  const auto results = results_by(run, tested);
+  for (size_t r = 0; r < ids.size(); ++r) {
     double error = 0, norm = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      ASSERT_TRUE(std::isfinite(expected[i])) << run.program()[id].name << " element " << i;
-      ASSERT_TRUE(std::isfinite(actual[i])) << run.program()[id].name << " element " << i;
-      error += std::pow(expected[i] - actual[i], 2);
-      norm += std::pow(expected[i], 2);
+    for (size_t i = 0; i < expected[r].size(); ++i) {
+      ASSERT_TRUE(std::isfinite(expected[r][i])) << run.program()[ids[r]].name << " element " << i;
+      ASSERT_TRUE(std::isfinite(results[r][i])) << run.program()[ids[r]].name << " element " << i;
+      error += std::pow(expected[r][i] - results[r][i], 2);
+      norm += std::pow(expected[r][i], 2);
     }
     ASSERT_GT(norm, 0) << "a result of zeros proves nothing";
-    EXPECT_LE(std::sqrt(error / norm), tested.tolerance(run.program())) << run.program()[id].name;
+    EXPECT_LE(std::sqrt(error / norm), tested.tolerance(run.program())) << run.program()[ids[r]].name;
   }
+}
+inline void expect_agreement(CaseRun& run, Backend& judge, Backend& tested) {
+  expect_agreement(run, results_by(run, judge), tested);
 }
 
 }  // namespace sluice::test

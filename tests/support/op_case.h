@@ -13,42 +13,30 @@
 #include "program/backend.h"
 #include "program/builder.h"
 #include "program/op_info.h"
+#include "support/random_weights.h"
 
 namespace sluice::test {
 
 using namespace program;
 
-/// Fills whole blocks of any type with random bytes, drawn again until the numbers are finite and of sane
-/// size.
-inline void random_weights(const quant::TypeInfo& type, std::span<std::byte> out, std::mt19937_64& random) {
-  std::normal_distribution<float> normal;
-  float values[256];
-  for (size_t at = 0; at < out.size(); at += static_cast<size_t>(type.bytes)) {
-    std::byte* block = out.data() + at;
-    if (type.block == 1) {  // a float type: any bytes would do, but few are of sane size
-      const float value = normal(random);
-      type.encode(&value, block, 1);
-      continue;
-    }
-    for (float largest = 0; !(largest > 1e-3f && largest < 8.0f);) {
-      for (int i = 0; i < type.bytes; ++i) block[i] = static_cast<std::byte>(random());
-      type.decode(block, values, type.block);
-      largest = 0;
-      for (int i = 0; i < type.block; ++i) {
-        // NaN must not pass: it compares false with everything, so it is made too large.
-        largest = std::isfinite(values[i]) ? std::max(largest, std::abs(values[i])) : 1e9f;
-        if (largest > 8.0f) break;
-      }
-    }
+/// A case's Program. An executable copies its output out at the end: any float result will do.
+inline Program program_of(const OpCase& op_case) {
+  Program program;
+  Builder builder(program);
+  op_case.build(builder);
+  for (const Op& op : program.ops()) {
+    info(op).operands(op, [&](const char*, TensorId id, bool written) {
+      if (written && program[id].kind == Kind::Activation && program[id].type == quant::Type::F32)
+        program.set_output(id);
+    });
   }
+  return program;
 }
 
 class CaseRun {
  public:
-  CaseRun(const OpCase& op_case, uint64_t seed) : rows_(op_case.rows), random_(seed) {
-    Builder builder(program_);
-    op_case.build(builder);
-    set_output();
+  CaseRun(const OpCase& op_case, uint64_t seed)
+      : program_(program_of(op_case)), rows_(op_case.rows), random_(seed) {
     make_weights();
     make_step();
   }
@@ -93,17 +81,6 @@ class CaseRun {
 
  private:
   int64_t page_count() const { return page_count_; }
-
-  /// The executable copies its output out at the end: any float result will do.
-  void set_output() {
-    for (const Op& op : program_.ops()) {
-      info(op).operands(op, [&](const char*, TensorId id, bool written) {
-        if (written && program_[id].kind == Kind::Activation && program_[id].type == quant::Type::F32) {
-          program_.set_output(id);
-        }
-      });
-    }
-  }
 
   void make_weights() {
     std::vector<bool> written(program_.tensors().size(), false), seen(written);
