@@ -9,10 +9,12 @@
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/bench_cost.h"
 #include "cli/chat_template.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
 #include "cli/output.h"
+#include "cli/shared_limit.h"
 #include "engine/kv_pool.h"
 #include "engine/state_pool.h"
 
@@ -96,6 +98,10 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
       options.backend, options.threads, {!options.no_repack, model_.packed}, model_,
       {options.gpu, std::max(options.context, options.cache_tokens), options.parallel, options.rows},
       options.ranks);
+  if (const auto peaks = measured_peaks(*backend_)) {  // while the memory to read is free
+    const program::Program cut = backend_->bind({model_.program, model_.weights}, {}).program;
+    note("[ {} ]\n", shared_text(cut, *peaks));
+  }
   if (options.batch_invariant && options.ranks.pipeline_parallel > 1 && backend_->name().ends_with("cuda"))
     throw UsageError(
         "--batch-invariant: not with --pipeline-parallel on GPUs, which then run rows one by one");
