@@ -112,6 +112,7 @@ AttendArgs attend_args(const Program& p, const Attend& op, const Context& c, cha
   args.split = split.rows, args.chunks = split.chunks;
   args.weights = reinterpret_cast<float2*>(scratch);
   args.parts = reinterpret_cast<float*>(scratch + weights_bytes(split, args.q.heads));
+  if (args.chunks <= kJoinedChunks) args.arrived = reinterpret_cast<unsigned long long*>(c.zeroed);
   if (c.produces != nullptr)
     args.codes = c.produces->at, args.coded = coded_values_token(int64_t{args.out.heads} * args.out.columns);
   return args;
@@ -143,7 +144,6 @@ void launch_made(const Program& p, const Op& record, const Context& c) {
   AttendArgs args =
       attend_args(p, op.attend(p, op.query.q.id), c, c.scratch + queries_bytes(p, op, c.step_rows));
   if (op.gate) args.gate = c.memory.rows(op.gate.id);
-  if (args.chunks <= kJoinedChunks) args.arrived = reinterpret_cast<unsigned long long*>(c.zeroed);
   const GqaQueryArgs heads = gqa_query_args(p, op.query, c.memory);
   if (args.q.columns != kMadeApart) return gqa_split_kv(args, heads, c);
   const int64_t row = int64_t{args.q.heads} * args.q.columns;
@@ -152,20 +152,28 @@ void launch_made(const Program& p, const Op& record, const Context& c) {
   gqa_split_kv(args, c);
 }
 
-/// A word a row and group, which every launch leaves zero.
-MailboxNeeds arrivals(const Program& p, const Op& record, const Sizes& sizes) {
-  return {.zeroed = sizes.rows * std::get<GqaAttend>(record.args).kv_heads(p)};
+/// A word a row whose context may be split, and group, which every launch leaves zero.
+MailboxNeeds arrivals_of(const Attend& op, const Sizes& sizes) {
+  return {.zeroed = split_of(op, sizes).rows * op.kv_heads};
+}
+MailboxNeeds arrivals(const Program&, const Op& record, const Sizes& sizes) {
+  return arrivals_of(std::get<Attend>(record.args), sizes);
+}
+MailboxNeeds arrivals_made(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<GqaAttend>(record.args);
+  return arrivals_of(op.attend(p, op.query.q.id), sizes);
 }
 
 }  // namespace
 
-const Kernel kAttendGqa{"attend on tensor cores", serves, launch_groups, scratch_bytes, produces};
+const Kernel kAttendGqa{
+    "attend on tensor cores", serves, launch_groups, scratch_bytes, produces, nullptr, arrivals};
 const Kernel kGqaAttend{"queries, keys and attend on tensor cores",
                         serves_made,
                         launch_made,
                         scratch_bytes_made,
                         produces_made,
                         nullptr,
-                        arrivals};
+                        arrivals_made};
 
 }  // namespace sluice::backend::cuda

@@ -228,10 +228,12 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, co
 /// Which of a step's rows attend by themselves, a bit each.
 struct Marks {
   uint32_t of[kMostMarks];
+  int last;  ///< the largest of their positions
 
   /// Threads of the block together. Returns how many rows do.
   __device__ __forceinline__ int find(const StepView& step, int rows) {
-    int count = 0;
+    int count = 0, largest = 0;
+    if (threadIdx.x == 0) last = 0;
     for (int from = 0; from < rows; from += kThreads) {
       const int row = from + static_cast<int>(threadIdx.x);
       // Most are in the middle of a prompt.
@@ -239,8 +241,11 @@ struct Marks {
       const bool apart = !among && row < rows && attends_alone(step, row, rows);
       const unsigned mark = __ballot_sync(kWholeWarp, apart);
       if (threadIdx.x % 32 == 0 && row < rows) of[row / 32] = mark;
+      if (apart) largest = max(largest, step.positions[row]);
       count += __syncthreads_count(apart);
     }
+    atomicMax(&last, largest);
+    __syncthreads();
     return count;
   }
   /// The n-th of them; there is one.
@@ -261,14 +266,19 @@ __global__ void __launch_bounds__(kThreads, 2)
   __shared__ float sinks[kGroupQueries];
   __shared__ QueryRests<kColumns> rests;
   const PdlLink pdl(timestamps);
-  const int rows = p.step.header->rows,
-            items = (Heads::kMakes || p.few ? rows : marks.find(p.step, rows)) * p.groups * p.chunks;
+  const int rows = p.step.header->rows;
+  constexpr bool kMakes = Heads::kMakes;
+  const int alone = kMakes || p.few ? rows : marks.find(p.step, rows), each = alone * p.groups;
+  // Rows of a few pages have no more chunks; each chunk's rows come together, so that blocks have equal
+  // shares.
+  const int chunks = kMakes || p.few ? p.chunks : min(p.chunks, marks.last / kPageRows + 1);
   const int warp = threadIdx.x / 32;
   auto& sums = *reinterpret_cast<Sums<kColumns>*>(attend_shared);
   bool waited = false;
-  for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
-    const int number = item / p.chunks / p.groups, row = Heads::kMakes || p.few ? number : marks.row(number);
-    const Work work = work_of(p, row, item);
+  for (int item = static_cast<int>(blockIdx.x); item < each * chunks; item += static_cast<int>(gridDim.x)) {
+    const int chunk = item / each, in_chunk = item - chunk * each, number = in_chunk / p.groups;
+    const Work work =
+        work_of(p, kMakes || p.few ? number : marks.row(number), in_chunk - number * p.groups, chunk);
     if (work.begin >= work.end) continue;
     if (const int i = static_cast<int>(threadIdx.x); i < p.heads_a_group)
       sinks[i] = p.sinks != nullptr && work.chunk == 0 ? p.sink(work.group * p.heads_a_group + i) : -INFINITY;

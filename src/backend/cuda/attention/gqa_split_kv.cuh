@@ -38,9 +38,9 @@ struct Work {
   bool alone;  ///< all that the row sees
 };
 
-__device__ __forceinline__ Work work_of(const AttendArgs& p, int row, int item) {
+__device__ __forceinline__ Work work_of(const AttendArgs& p, int row, int group, int chunk) {
   Work w;
-  w.chunk = item % p.chunks, w.group = item / p.chunks % p.groups, w.row = row;
+  w.chunk = chunk, w.group = group, w.row = row;
   w.length = p.step.positions[w.row] + 1;
   const int first = p.first_page(w.length),
             positions = p.chunk_rows(w.length, w.row < p.split ? p.chunks : 1);
