@@ -109,6 +109,8 @@ struct Layers {
   int64_t rows, columns, experts, used;
   quant::Type first, second;                                         ///< of the products that take the rows
   quant::Type down = quant::Type::Q4_0, shared = quant::Type::Q6_K;  ///< of the experts that make them
+  bool routed_alone = false;                                         ///< there are no shared ones
+  int64_t outputs = 192;                                             ///< of the first product
 };
 
 class CudaCodedRows : public testing::TestWithParam<Layers> {};
@@ -124,15 +126,17 @@ TEST_P(CudaCodedRows, AreMultipliedAsTheReferenceDoes) {
                           down.in.id = b.activation("x", kStepRows, p.used, kInner);
                           down.ids.id = route.ids.id, down.weights.id = route.weights.id;
                           down.down.id = b.weight("down", p.down, p.experts, p.columns, kInner);
-                          down.shared_in.id = b.activation("shared_x", kStepRows, 1, kInner);
-                          down.shared_down.id = b.weight("shared_down", p.shared, 1, p.columns, kInner);
+                          if (!p.routed_alone) {
+                            down.shared_in.id = b.activation("shared_x", kStepRows, 1, kInner);
+                            down.shared_down.id = b.weight("shared_down", p.shared, 1, p.columns, kInner);
+                          }
                           down.residual.id = b.activation("residual", kStepRows, 1, p.columns);
                           NormMatmul op;
                           op.in.id = b.moe_down_add(down);
                           op.norm.id = b.weight("norm", quant::Type::F32, 1, 1, p.columns);
-                          op.a.id = b.weight("a", p.first, 1, 192, p.columns);
+                          op.a.id = b.weight("a", p.first, 1, p.outputs, p.columns);
                           op.b.id = b.weight("b", p.second, 1, 64, p.columns);
-                          op.out_a.id = b.activation("out a", kStepRows, 1, 192);
+                          op.out_a.id = b.activation("out a", kStepRows, 1, p.outputs);
                           op.out_b.id = b.activation("out b", kStepRows, 1, 64);
                           b.emit(op);
                         }});
@@ -140,9 +144,10 @@ TEST_P(CudaCodedRows, AreMultipliedAsTheReferenceDoes) {
 
 std::string name_of_layers(const testing::TestParamInfo<Layers>& param) {
   const Layers& p = param.param;
-  return fmt::format("{}_columns_{}_of_{}_{}_{}_{}_{}_rows_{}", p.columns, p.used, p.experts,
+  return fmt::format("{}_columns_{}_of_{}_{}x{}_{}_{}_{}_rows_{}", p.columns, p.used, p.experts, p.outputs,
                      quant::type_info(p.first).name, quant::type_info(p.second).name,
-                     quant::type_info(p.down).name, quant::type_info(p.shared).name, p.rows);
+                     quant::type_info(p.down).name,
+                     p.routed_alone ? "alone" : quant::type_info(p.shared).name, p.rows);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -157,7 +162,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Layers{2, 2048, 64, 4, kK4, kK4, kK4, kK4}, Layers{8, 2048, 64, 4, kK4, kK4, kK6, kK6},
                     Layers{9, 2048, 64, 4, kK4, kK4, kK6, kK6}, Layers{17, 2048, 64, 4, kK4, kK4, kK4, kK4},
                     Layers{32, 2048, 64, 4, kK4, kK4, kK6, kK4}, Layers{33, 2048, 64, 4, kK4, kK4, kK6, kK6},
-                    Layers{20, 2304, 64, 4, kK4, kK4, kK4, kK6}, Layers{7, 2048, 64, 4, kQ4, kK4, kK4, kK6}),
+                    Layers{20, 2304, 64, 4, kK4, kK4, kK4, kK6}, Layers{7, 2048, 64, 4, kQ4, kK4, kK4, kK6},
+                    // Qwen3-30B-A3B's; an odd number of tiles of 16 outputs.
+                    Layers{2, 2048, 128, 8, kK4, kK6, kK6, kK6, true, 4608},
+                    Layers{8, 2048, 128, 8, kK4, kK6, kK4, kK4, true, 4608},
+                    Layers{9, 2048, 128, 8, kK4, kK4, kK6, kK6, true, 4624},
+                    Layers{17, 2048, 128, 8, kK4, kK6, kK4, kK4, true, 4624},
+                    Layers{32, 2048, 128, 8, kK4, kK6, kK6, kK6, true, 4624},
+                    Layers{33, 2048, 128, 8, kK4, kK6, kK4, kK4, true, 4624},
+                    Layers{5, 384, 16, 2, kQ4, kQ4, kQ4, kQ4, true},
+                    Layers{8, 4096, 16, 2, kK4, kK6, kK4, kK6}),
     name_of_layers);
 
 }  // namespace

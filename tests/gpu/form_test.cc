@@ -123,12 +123,15 @@ void rows_codes(Builder& b, const std::function<void()>& between) {
                b.activation("residual", kStepRows, 1, kColumns));
 }
 
-MoeDownAdd down_of(Builder& b, TensorId in, TensorId ids, TensorId weights, const std::string& name) {
+MoeDownAdd down_of(Builder& b, TensorId in, TensorId ids, TensorId weights, const std::string& name,
+                   bool shared = true) {
   MoeDownAdd down;
   down.in.id = in, down.ids.id = ids, down.weights.id = weights;
   down.down.id = b.weight("down" + name, Type::Q4_0, kExperts, kColumns, kInner);
-  down.shared_in.id = b.activation("shared_x" + name, kStepRows, 1, kInner);
-  down.shared_down.id = b.weight("shared_down" + name, Type::Q6_K, 1, kColumns, kInner);
+  if (shared) {
+    down.shared_in.id = b.activation("shared_x" + name, kStepRows, 1, kInner);
+    down.shared_down.id = b.weight("shared_down" + name, Type::Q6_K, 1, kColumns, kInner);
+  }
   down.residual.id = b.activation("down residual" + name, kStepRows, 1, kColumns);
   return down;
 }
@@ -140,10 +143,10 @@ Route routed(Builder& b) {
   return route;
 }
 
-void normed_codes(Builder& b, const std::function<void()>& between) {
+void normed_codes(Builder& b, const std::function<void()>& between, bool shared) {
   const Route route = routed(b);
   MoeDownAdd down =
-      down_of(b, b.activation("x", kStepRows, kUsed, kInner), route.ids.id, route.weights.id, "");
+      down_of(b, b.activation("x", kStepRows, kUsed, kInner), route.ids.id, route.weights.id, "", shared);
   NormMatmul op;
   op.in.id = b.moe_down_add(down);
   between();
@@ -151,6 +154,10 @@ void normed_codes(Builder& b, const std::function<void()>& between) {
   op.a.id = b.weight("a", Type::Q4_0, 1, 192, kColumns);
   op.out_a.id = b.activation("out a", kStepRows, 1, 192);
   b.emit(op);
+}
+void normed_codes_of_all(Builder& b, const std::function<void()>& between) { normed_codes(b, between, true); }
+void normed_codes_of_routed(Builder& b, const std::function<void()>& between) {
+  normed_codes(b, between, false);
 }
 
 void expert_order(Builder& b, const std::function<void()>& between) {
@@ -237,8 +244,9 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Param{"a row in codes", "RowCodes", 1, 1, row_codes},
                     Param{"rows in codes", "RowsCodes", 5, 1, rows_codes},
                     Param{"rows in codes", "RowsCodesOfTwoRows", 2, 1, row_codes},
-                    Param{"rows for a norm in codes", "NormedCodes", 5, 1, normed_codes},
-                    Param{"rows for a norm in codes", "NormedCodesOfTwoRows", 2, 1, normed_codes},
+                    Param{"rows for a norm in codes", "NormedCodes", 5, 1, normed_codes_of_all},
+                    Param{"rows for a norm in codes", "NormedCodesOfRouted", 5, 1, normed_codes_of_routed},
+                    Param{"rows for a norm in codes", "NormedCodesOfTwoRows", 2, 1, normed_codes_of_all},
                     Param{"order of experts", "ExpertOrder", 300, 1, expert_order},
                     Param{"selected experts", "SelectedExpertsOfARow", 1, 1, selected_experts},
                     Param{"selected experts", "SelectedExpertsOfRows", 5, 1, selected_experts},

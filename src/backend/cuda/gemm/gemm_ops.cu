@@ -215,12 +215,13 @@ bool gate_up_small_batch_each(const Program& p, const MoeGateUp& op, const Sizes
 bool down_small_batch_each(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
   return !op.down_bias && small_batch_each(p, op.in.id, op.down.id, kNoTensor, p[op.ids.id].columns(), sizes);
 }
-/// Whether the shared experts are multiplied where all is added up.
+/// Whether all is added up in one launch, in which shared experts, if any, are multiplied.
 bool small_batch_at_last(const Program& p, const MoeDownAdd& op, const Sizes& sizes) {
+  const int64_t used = p[op.ids.id].columns();
+  if (!op.shared_in) return serves_add_routed_small_batch(p[op.out.id].columns(), used, sizes.rows);
   const Tensor &weight = p[op.shared_down.id], &in = p[op.shared_in.id];
   return in.stride[0] % 4 == 0 && in.offset % 4 == 0 &&
-         serves_add_experts_small_batch(weight.type, weight.shape[1], weight.columns(),
-                                        p[op.ids.id].columns(), sizes.rows);
+         serves_add_experts_small_batch(weight.type, weight.shape[1], weight.columns(), used, sizes.rows);
 }
 
 /// The order of a step's pairs: in scratch, or where it is handed over. The one from the launch before is
@@ -387,12 +388,18 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
                              .ids = ids,
                              .rows = &c.step.header->rows,
                              .selection = c.consumes != nullptr ? c.mailbox(*c.consumes) : Mailbox{}};
+    const bool at_last = small_batch_at_last(p, op, c.sizes());
+    const auto add_up = [&](const Matrix& weight, const Tokens& tokens) {
+      add_experts_small_batch({&c.step.header->rows, weight, tokens, residual, c.memory.rows(op.weights.id),
+                               out, pairs.data, rows_for(c.produces, p, c)},
+                              c);
+    };
     if (!op.shared_in) {
       multiply_experts_small_batch(routed, c);
-      return combine_experts(combined(pairs), c);
+      return at_last ? add_up({}, {}) : combine_experts(combined(pairs), c);
     }
     const Dense shared = shared_product();
-    const bool at_last = small_batch_at_last(p, op, c.sizes()), n_tiles = !at_last && by_wgmma(shared);
+    const bool n_tiles = !at_last && by_wgmma(shared);
     const int64_t slots = slots_per_matrix(rows, n_tiles);
     const Packed packed = take_packed(scratch, slots, shared.in.columns);
     const PackPlan packing = packing_of(shared, n_tiles, packed);
@@ -400,12 +407,7 @@ void launch_moe_down_add(const Program& p, const Op& record, const Context& c) {
     if (beside) routed.beside = packing;
     multiply_experts_small_batch(routed, c);
     if (!beside) pack_tokens(packing, slots, c);
-    if (at_last) {
-      return add_experts_small_batch(
-          {&c.step.header->rows, shared.weight, tokens_of(packed, shared.in.columns), residual,
-           c.memory.rows(op.weights.id), out, pairs.data, rows_for(c.produces, p, c)},
-          c);
-    }
+    if (at_last) return add_up(shared.weight, tokens_of(packed, shared.in.columns));
     if (multiply_and_combine(shared, n_tiles, packed, combined(pairs), c)) return;
     multiply_packed(shared, n_tiles, packed, c);
     return combine_experts(combined(pairs), c);
@@ -456,8 +458,8 @@ std::optional<FormSpec> moe_down_add_takes(const Program& p, const Op& record, c
 }
 std::optional<FormSpec> moe_down_add_gives(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MoeDownAdd>(record.args);
-  const bool codes = op.shared_in && down_small_batch_each(p, op, sizes) &&
-                     small_batch_at_last(p, op, sizes) && p[op.out.id].columns() % int8_mma::kQuad == 0;
+  const bool codes = down_small_batch_each(p, op, sizes) && small_batch_at_last(p, op, sizes) &&
+                     p[op.out.id].columns() % int8_mma::kQuad == 0;
   return codes ? given_normed_codes(p, op.out.id, sizes) : std::nullopt;
 }
 

@@ -11,7 +11,7 @@ namespace sluice::backend::cuda {
 /// Rows from *rows on are padding.
 struct AddExperts {
   const int32_t* rows;
-  Matrix down;
+  Matrix down;    ///< no codes: there are no shared experts
   Tokens tokens;  ///< in rows; those of whole n-tiles are read
   Rows<float> residual, weights, out;
   const float* each;   ///< [pairs][columns]
@@ -22,6 +22,8 @@ struct AddExperts {
 /// row.
 bool serves_add_experts_small_batch(quant::Type type, int64_t outputs, int64_t columns, int64_t used,
                                     int64_t rows);
+/// The same without shared experts.
+bool serves_add_routed_small_batch(int64_t outputs, int64_t used, int64_t rows);
 void add_experts_small_batch(const AddExperts& sum, const Context& context);
 
 }  // namespace sluice::backend::cuda

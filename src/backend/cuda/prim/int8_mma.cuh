@@ -21,15 +21,17 @@ inline constexpr int kRows = 16;      ///< of weights
 inline constexpr int kQuad = 128;     ///< columns: four blocks of 32
 inline constexpr int kMostQuads = 4;  ///< of a warp
 
-/// Where the 16 rows' quads lie in shared memory: codes, then scales. Rows lie an odd number of 16 bytes
-/// apart: eight of them fall on different banks.
+/// Where the 16 rows' quads lie in shared memory: codes, then scales, then top bits. Rows lie an odd number
+/// of 16 bytes apart: eight of them fall on different banks.
 struct Slot {
+  static constexpr int kHighPitch = kMostQuads * 32 + 16;
   int32_t code_pitch, scale_pitch, bytes;
 
-  static constexpr Slot of(int quads) {
+  static constexpr Slot of(int quads, bool with_high = false) {
     const int32_t codes = quads * 64 + 16, scales = ((quads + 1) / 2 | 1) * 16;
-    return {codes, scales, kRows * (codes + scales)};
+    return {codes, scales, kRows * (codes + scales + (with_high ? kHighPitch : 0))};
   }
+  SLUICE_BOTH int high() const { return kRows * (code_pitch + scale_pitch); }
 };
 
 /// Where tokens lie: each token's codes, then its blocks' scales (or those of half blocks) and, where weights
@@ -68,6 +70,16 @@ __device__ __forceinline__ void ask_rows(const Matrix& m, int row, int all_quads
         slot + static_cast<uint32_t>(kRows * layout.code_pitch + in_slot * layout.scale_pitch + lane % 4 * 8),
         m.scale + (quad + lane % 4) * 8);
   }
+}
+/// The same of top bits of six bits' codes.
+__device__ __forceinline__ void ask_high(const Matrix& m, int row, int all_quads, int first_quad, int quads,
+                                         int half, const Slot& layout, uint32_t slot) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  if (lane % 4 >= quads) return;
+  const uint8_t* const from = m.high + (int64_t{row} * all_quads + first_quad + lane % 4) * 32;
+  const uint32_t to =
+      slot + static_cast<uint32_t>(layout.high() + (8 * half + lane / 4) * Slot::kHighPitch + lane % 4 * 32);
+  copy_codes(to, from), copy_codes(to + 16, from + 16);
 }
 
 /// d = a[16, 32] b[32, 8] + begin, bytes (b's signed, a's, too, or not) and integers. With g = lane / 4, t =
@@ -472,13 +484,16 @@ __device__ __forceinline__ void multiply_quads(const char* slot, const Slot& lay
                                                float (&sum)[kNTiles][4], int begin = 0) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const PitchedCodes codes(shared_address(slot) + static_cast<uint32_t>(begin * 64), layout.code_pitch);
+  constexpr bool kHigh = Weights<kType>::kFormat.high > 0;
   multiply_codes<kType, kQuads, kHalves>(
-      Piece<kType, PitchedCodes>{codes,
-                                 slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8,
-                                 layout.scale_pitch,
-                                 {supers},
-                                 nullptr,
-                                 first_quad % 2 + begin},
+      Piece < kType, PitchedCodes, HeldSupers,
+      kHigh ? Slot::kHighPitch
+            : 0 > {codes,
+                   slot + kRows * layout.code_pitch + lane / 4 * layout.scale_pitch + begin * 8,
+                   layout.scale_pitch,
+                   {supers},
+                   kHigh ? slot + layout.high() + lane / 4 * Slot::kHighPitch + begin * 32 : nullptr,
+                   first_quad % 2 + begin},
       at, pitch, sum);
 }
 
