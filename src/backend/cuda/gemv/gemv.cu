@@ -1,5 +1,8 @@
 // Products of one row (matmul, matmul_add, norm_matmul): bound by reading weights, and in the chain of a
 // token by what lies between one kernel's results and the next one's products.
+#include <algorithm>
+#include <optional>
+
 #include "backend/cuda/gemv/gemv.cuh"
 #include "backend/cuda/gemv/gemv.h"
 #include "backend/cuda/gemv/gemv_types.cuh"
@@ -110,25 +113,23 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
 constexpr int kBlocksOfSeveral = 64;
 
 /// The same of a normed row of at most kBlocksOfSeveral blocks, with nothing added: all of a warp's first
-/// rows are asked for before the wait.
+/// rows are asked for before the wait. warp: of so many.
 template <Type T>
-__global__ void __launch_bounds__(kGemvThreads, 2)
-    several_row_products(const Timestamps timestamps, const __grid_constant__ Args args) {
+__device__ __forceinline__ void multiply_normed(const Args& args, const PdlLink& pdl, int warp, int warps) {
   __shared__ __align__(16) float partial[kGemvWarps];
   constexpr int kRows = kPiece<T> / 2;
-  const PdlLink pdl(timestamps);
   const RowShape shape{args.blocks, 32, 0};
-  const int lane = shape.lane(), stride = warps_of_launch();
+  const int lane = shape.lane();
   Asked<T, 2> pieces[kRows];
   const auto ask = [&](int first) {
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (first + i * stride >= args.tasks) break;
-      const Place place(args, first + i * stride);
+      if (first + i * warps >= args.tasks) break;
+      const Place place(args, first + i * warps);
       pieces[i].ask(args.parts[place.part].planes, place.first_block, lane, shape);
     }
   };
-  int task = warp_of_launch();
+  int task = warp;
   ask(task);
   float* const norm =
       reinterpret_cast<float*>(dynamic_shared(Activations::row_bytes(args.columns, true, false)));
@@ -139,53 +140,121 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const float squares = quantize_row(x, args.in, norm, [] {});
   const float factor = reduce_for_norm(squares, partial, args.columns, args.epsilon);
 #pragma unroll 1
-  for (; task < args.tasks; task += kRows * stride) {
+  for (; task < args.tasks; task += kRows * warps) {
     float sums[kRows];
 #pragma unroll
     for (int i = 0; i < kRows; ++i) sums[i] = pieces[i].times(x, lane, shape);
-    ask(task + kRows * stride);
+    ask(task + kRows * warps);
 #pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      if (task + i * stride >= args.tasks) break;
-      const Place place(args, task + i * stride);
+      if (task + i * warps >= args.tasks) break;
+      const Place place(args, task + i * warps);
       const float sum = lane_sum(sums[i]);
       if (lane == 0) args.parts[place.part].out[place.n] = sum * factor;
     }
   }
 }
 
-}  // namespace
+template <Type T>
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    normed_row_products(const Timestamps timestamps, const __grid_constant__ Args args) {
+  const PdlLink pdl(timestamps);
+  multiply_normed<T>(args, pdl, warp_of_launch(), warps_of_launch());
+}
 
-bool multiply_gemv(const Context& context, const GemvProducts& products) {
+/// Of weights of two types: the first `blocks` blocks have those of the first.
+template <Type T, Type U>
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    normed_row_products_of_two(const Timestamps timestamps, const __grid_constant__ Args first,
+                               const __grid_constant__ Args second, int blocks) {
+  const PdlLink pdl(timestamps);
+  const int block = static_cast<int>(blockIdx.x), warp = static_cast<int>(threadIdx.x) / 32;
+  if (block < blocks) return multiply_normed<T>(first, pdl, warp * blocks + block, blocks * kGemvWarps);
+  const int others = static_cast<int>(gridDim.x) - blocks;
+  multiply_normed<U>(second, pdl, warp * others + block - blocks, others * kGemvWarps);
+}
+
+/// What a launch takes; nothing: weights of several types, or what lies at odd places.
+std::optional<Args> args_of(const GemvProducts& products) {
   Args args{};
   const Matrix& first = products.parts[0].weight;
   const RowShape shape = row_shape(first);
   args.in = products.in, args.norm = products.norm, args.form_at = products.form_at,
   args.epsilon = products.epsilon;
   args.columns = first.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
-  if (!is_aligned(products.in) || !is_aligned(products.norm) || first.columns % 32 != 0) return false;
-  bool adds = false;
+  if (!is_aligned(products.in) || !is_aligned(products.norm) || first.columns % 32 != 0) return std::nullopt;
   for (int p = 0; p < products.count; ++p) {
     const Matrix& m = products.parts[p].weight;
-    adds = adds || products.parts[p].add != nullptr || products.parts[p].bias != nullptr;
-    if (m.type != first.type || !blocks_fit_int(m)) return false;
+    if (m.type != first.type || !blocks_fit_int(m)) return std::nullopt;
     args.parts[p] = {planes_from(m),        static_cast<int>(m.first_row), products.parts[p].out,
                      products.parts[p].add, products.parts[p].bias,        m.rows,
                      row_shape(m).tasks()};
     args.tasks += args.parts[p].tasks;
   }
-  const LaunchShape launched = gemv_launch(
-      context, args.tasks,
+  return args;
+}
+LaunchShape shape_of(const Context& context, const Args& args, int tasks) {
+  return gemv_launch(
+      context, tasks,
       Activations::row_bytes(args.columns, true, false) + (args.norm != nullptr ? 4 * args.columns : 0));
-  const bool several = args.tasks > static_cast<int>(launched.grid.x) * kGemvWarps;
-  const bool takes_several =
-      several && args.norm != nullptr && !adds && args.lanes == 32 && args.blocks <= kBlocksOfSeveral;
-  return with_type(first.type, [&]<quant::Type T>() {
+}
+/// Blocks whose warps ask for all rows at once. One an SM leaves the next kernel's blocks room to begin.
+template <Type T>
+int blocks_at_once(const Args& args) {
+  constexpr int kAtOnce = kGemvWarps * (kPiece<T> / 2);
+  return (args.tasks + kAtOnce - 1) / kAtOnce;
+}
+double bytes_of(const GemvProducts& products, const Args& args) {
+  const PlaneBytes row = plane_bytes(products.parts[0].weight.type, args.columns);
+  return static_cast<double>(row.codes + row.high + row.scale + row.super) * args.tasks;
+}
+/// Whether multiply_normed takes them.
+bool takes_normed(const GemvProducts& products, const Args& args) {
+  bool adds = false;
+  for (int p = 0; p < products.count; ++p)
+    adds = adds || products.parts[p].add != nullptr || products.parts[p].bias != nullptr;
+  return args.norm != nullptr && !adds && args.lanes == 32 && args.blocks <= kBlocksOfSeveral;
+}
+
+}  // namespace
+
+bool multiply_gemv(const Context& context, const GemvProducts& products) {
+  const std::optional<Args> args = args_of(products);
+  if (!args) return false;
+  LaunchShape shape = shape_of(context, *args, args->tasks);
+  const bool several = args->tasks > static_cast<int>(shape.grid.x) * kGemvWarps;
+  const bool normed = several && takes_normed(products, *args);
+  return with_type(products.parts[0].weight.type, [&]<quant::Type T>() {
     if constexpr (kPiece<T> >= 4) {
-      if (takes_several) return launch(context, several_row_products<T>, launched, args);
+      if (normed) {
+        if (blocks_at_once<T>(*args) <= context.sm_count) shape.grid.x = context.sm_count;
+        return launch(context, normed_row_products<T>, shape, *args);
+      }
     }
-    launch(context, row_products<T>, launched, args);
+    launch(context, row_products<T>, shape, *args);
   });
+}
+
+bool multiply_gemv(const Context& context, const GemvProducts& first, const GemvProducts& second) {
+  const std::optional<Args> one = args_of(first), other = args_of(second);
+  if (!one || !other || !takes_normed(first, *one) || !takes_normed(second, *other)) return false;
+  LaunchShape shape = shape_of(context, *one, one->tasks + other->tasks);
+  bool started = false;
+  with_types(first.parts[0].weight.type, second.parts[0].weight.type, [&]<quant::Type T, quant::Type U>() {
+    if constexpr (T != U) {
+      int of_second = blocks_at_once<U>(*other);
+      if (blocks_at_once<T>(*one) + of_second <= context.sm_count) {
+        shape.grid.x = context.sm_count;
+      } else {  // dealt out by bytes
+        const double bytes = bytes_of(first, *one), others = bytes_of(second, *other);
+        of_second = static_cast<int>(shape.grid.x * others / (bytes + others) + 0.5);
+      }
+      const int of_first = static_cast<int>(shape.grid.x) - std::max(of_second, 1);
+      started = of_first > 0;
+      if (started) launch(context, normed_row_products_of_two<T, U>, shape, *one, *other, of_first);
+    }
+  });
+  return started;
 }
 
 }  // namespace sluice::backend::cuda

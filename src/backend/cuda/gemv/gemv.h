@@ -39,6 +39,8 @@ struct GemvProducts {
 /// Values of heads in codes (Form::RowCodes), as mla_heads and norm_mla_heads of one row give them.
 std::optional<FormSpec> given_row_codes(const program::Program& program, program::TensorId values);
 bool multiply_gemv(const Context& context, const GemvProducts& products);
+/// The same of one row, whose weights are of two types, in one launch.
+bool multiply_gemv(const Context& context, const GemvProducts& first, const GemvProducts& second);
 
 /// A router's products with one or two rows, left by the matmul_add that makes the rows for the
 /// norm_moe_gate_up that routes them: each thread block adds the part of its columns to one of kCopies sums

@@ -81,19 +81,19 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 bool is_float_type(quant::Type type) { return find_format(type) == nullptr; }
 
-/// Whether the kernel of one row and type has taken it.
-bool started_gemv(const Context& context, const Args& args, const char* form_at) {
+/// For the kernels of one row and type.
+GemvProducts gemv_products(const Args& args, const char* form_at) {
   GemvProducts one;
   for (int p = 0; p < args.count; ++p)
     one.parts[p] = {args.parts[p].weight, args.parts[p].out, args.parts[p].add, args.parts[p].bias};
   one.count = args.count, one.in = args.in, one.norm = args.norm, one.epsilon = args.epsilon;
   one.form_at = form_at;
-  return multiply_gemv(context, one);
+  return one;
 }
 
 void start(const Context& context, Args& args, int64_t rows, const char* form_at = nullptr);
 
-/// Weights of several types that no kernel has together: those of each have a launch. False: there is one.
+/// Weights of several types: in one launch, or those of each in their own. False: there is one type.
 bool started_by_type(const Context& context, const Args& args, const char* form_at) {
   Args alike = args, others = args;
   alike.count = others.count = 0;
@@ -102,6 +102,7 @@ bool started_by_type(const Context& context, const Args& args, const char* form_
     of.parts[of.count++] = args.parts[p];
   }
   if (others.count == 0) return false;
+  if (multiply_gemv(context, gemv_products(alike, form_at), gemv_products(others, form_at))) return true;
   start(context, alike, 1, form_at);
   start(context, others, 1, form_at);
   return true;
@@ -109,7 +110,9 @@ bool started_by_type(const Context& context, const Args& args, const char* form_
 
 /// handed: null, or one row's input as the op before has quantised it.
 void start(const Context& context, Args& args, int64_t rows, const char* form_at) {
-  if (rows == 1 && (started_gemv(context, args, form_at) || started_by_type(context, args, form_at))) return;
+  if (rows == 1 &&
+      (multiply_gemv(context, gemv_products(args, form_at)) || started_by_type(context, args, form_at)))
+    return;
   int weight_rows = 0;
   for (int p = 0; p < args.count; ++p) weight_rows += args.parts[p].weight.rows;
   // Several weight rows a warp's task where there are enough for all warps.
