@@ -1,5 +1,5 @@
-// The ops that keep a state of every sequence: causal_conv, delta_rule, and delta_net, which is both with a
-// gated norm behind.
+// Ops that keep a matrix of every sequence: delta_rule, and delta_net, which is causal_conv and delta_rule
+// with a gated norm behind.
 //
 // delta_rule: a row depends on the one before, so what counts is how long one takes. Of a block's warps half
 // keep 8 columns each of a head's matrix in registers, 8 lanes a pair of columns, and go through the rows of
@@ -14,7 +14,6 @@
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/prim/cluster.cuh"
-#include "backend/cuda/prim/codes.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
 #include "backend/cuda/prim/warp.cuh"
@@ -26,97 +25,13 @@ namespace {
 
 using namespace program;
 
-// --- causal_conv ---
+constexpr int kWarps = 4;       ///< that go on by rows, and as many that prepare them
+constexpr int kColumns = 8;     ///< a warp's: a sector of a row of the matrix
+constexpr int kKeyLanes = 8;    ///< lanes that share two columns
+constexpr int kRuleBlocks = 2;  ///< of delta_rule an SM, which share a step's sequences
 
-constexpr int kThreads = 256;
-constexpr int kConvRows = 8;  ///< a block's
-constexpr int kMostTaps = 8;
-
-struct ConvArgs {
-  Rows<float> in, out;
-  Matrix weight;
-  State state;
-  int layer;
-  bool silu;
-};
-
-/// A thread has a column of kConvRows rows, and the numbers before them. Fewer taps than kTaps: the first are
-/// 0. Whoever has a sequence's last row writes the state behind it.
-template <int kTaps>
-__global__ void __launch_bounds__(kThreads)
-    causal_conv(const Timestamps timestamps, StepView step, const __grid_constant__ ConvArgs a) {
-  const PdlLink pdl(timestamps);
-  const int c = static_cast<int>(blockIdx.x * kThreads + threadIdx.x), taps = a.weight.columns;
-  const int missing = kTaps - taps;
-  float weights[kTaps];
-#pragma unroll
-  for (int k = 0; k < kTaps; ++k)
-    weights[k] = c < a.in.columns && k >= missing
-                     ? float_number(a.weight.type, a.weight.codes, a.weight.row(0, c) * taps + k - missing)
-                     : 0.0f;
-  pdl.wait();
-  if (c >= a.in.columns) return;
-  const int first = static_cast<int>(blockIdx.y) * kConvRows, rows = step.header->rows;
-  float in[kConvRows], before[kTaps - 1];
-#pragma unroll
-  for (int i = 0; i < kConvRows; ++i) in[i] = first + i < rows ? __ldcg(a.in(first + i) + c) : 0.0f;
-  Run run{};
-#pragma unroll
-  for (int i = 0; i < kConvRows; ++i) {
-    const int r = first + i;
-    if (r >= rows) break;
-    if (i == 0 || r == run.end) {
-      run = step.runs[__ldg(step.run_of + r)];
-      const bool begins = __ldg(step.positions + run.first) == 0;
-#pragma unroll
-      for (int k = 0; k < kTaps - 1; ++k) {
-        const int row = r - (kTaps - 1) + k;  // of the step; what lies before its run's first is the state's
-        const int kept = row - run.first + taps - 1;
-        before[k] = row >= run.first     ? __ldcg(a.in(row) + c)
-                    : begins || kept < 0 ? 0.0f
-                                         : __ldcg(a.state.row(a.layer, run.from, kept) + c);
-      }
-    }
-    float sum = 0;
-#pragma unroll
-    for (int k = 0; k < kTaps - 1; ++k) sum += weights[k] * before[k];
-    sum += weights[kTaps - 1] * in[i];
-    a.out(r)[c] = a.silu ? sum / (1.0f + expf(-sum)) : sum;
-#pragma unroll
-    for (int k = 0; k < kTaps - 2; ++k) before[k] = before[k + 1];
-    before[kTaps - 2] = in[i];
-    if (r + 1 != run.end) continue;
-#pragma unroll
-    for (int k = 0; k < kTaps - 1; ++k)
-      if (k >= missing) a.state.row(a.layer, run.to, k - missing)[c] = before[k];
-  }
-}
-
-void launch_causal_conv(const Program& program, const Op& record, const Context& c) {
-  const auto& op = std::get<CausalConv>(record.args);
-  const ConvArgs args{c.memory.rows(op.in.id),     c.memory.rows(op.out.id), c.memory.matrix(op.weight.id),
-                      c.memory.state(op.state.id), op.cache_layer,           op.silu};
-  const auto columns = static_cast<unsigned>(program[op.in.id].columns());
-  const auto rows = static_cast<unsigned>(c.rows(program[op.in.id]));
-  const LaunchShape shape{dim3((columns + kThreads - 1) / kThreads, (rows + kConvRows - 1) / kConvRows),
-                          dim3(kThreads)};
-  launch(c, args.weight.columns <= 4 ? causal_conv<4> : causal_conv<kMostTaps>, shape, c.step, args);
-}
-
-bool serves_causal_conv(const Program& program, const Op& record, const Sizes&) {
-  const Tensor& weight = program[std::get<CausalConv>(record.args).weight.id];
-  return quant::type_info(weight.type).block == 1 && weight.columns() <= kMostTaps;
-}
-
-// --- delta_rule ---
-
-constexpr int kWarps = 4;      ///< that go on by rows, and as many that prepare them
-constexpr int kColumns = 8;    ///< a warp's: a sector of a row of the matrix
-constexpr int kKeyLanes = 8;   ///< lanes that share two columns
-constexpr int kMostRuns = 32;  ///< blocks along the sequences of a step; more are taken in turns
-
-constexpr int kNetTaps = 4;           ///< of a delta_net's convolution
-constexpr int kNetRows = 2 * kWarps;  ///< of its step: a warp norms one
+constexpr int kNetTaps = 4;       ///< of a delta_net's convolution
+constexpr int kNetRows = kWarps;  ///< of its step; more are sooner by the three ops (H200, 8: 25 us a layer)
 
 /// Of q, k and v only the shapes count: the numbers are those of `in`, before the convolution.
 struct NetArgs : DeltaArgs {
@@ -291,11 +206,11 @@ struct Part {
   template <typename Each>
   __device__ __forceinline__ void each(const State& state, int layer, int slot, int head, int lane,
                                        const Each& call) {
+    float* const first = state.row(layer, slot, head * kKeys + 4 * (lane % kKeyLanes));
 #pragma unroll
     for (int i = 0; i < kFours; ++i) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e)
-        call(s[i][e], state.row(layer, slot, head * kKeys + 4 * (kKeyLanes * i + lane % kKeyLanes) + e));
+      for (int e = 0; e < 4; ++e) call(s[i][e], first + (4 * kKeyLanes * i + e) * state.columns);
     }
   }
   /// column: the lane's first one. kWhole: the state has both of them, and an even number in all.
@@ -374,11 +289,45 @@ struct Part {
   }
 };
 
+/// Matrices on their way, a thread's part each.
+template <int kKeys>
+struct Ahead {
+  static constexpr bool kThere = kKeys <= 128;  ///< more would want more shared memory than all kernels have
+  static constexpr int kCount = kThere ? kKeys / kKeyLanes : 1;
+  float2 of[kCount][32 * kWarps];
+
+  __device__ __forceinline__ void ask(const State& state, int layer, int slot, int head, int lane,
+                                      int column) {
+    const float* const first = state.row(layer, slot, head * kKeys + 4 * (lane % kKeyLanes)) + column;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float* const from = first + (i / 4 * 4 * kKeyLanes + i % 4) * state.columns;
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(
+                       static_cast<uint32_t>(__cvta_generic_to_shared(&of[i][threadIdx.x]))),
+                   "l"(from)
+                   : "memory");
+    }
+  }
+  /// Columns that the state does not have are as they were.
+  template <bool kByChannel>
+  __device__ __forceinline__ void take(Part<kKeys, kByChannel>& part) const {
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float2 two = of[i][threadIdx.x];
+      part.s[i / 4][i % 4][0] = two.x, part.s[i / 4][i % 4][1] = two.y;
+    }
+  }
+};
+
+/// A block takes neighbouring sequences of a step, whose rows are neighbours, too: rows are prepared ahead
+/// whatever sequence they are of, and a sequence's matrix comes while the one before is at work.
 template <int kKeys, bool kByChannel>
-__global__ void __launch_bounds__(64 * kWarps)
+__global__ void __launch_bounds__(64 * kWarps, kKeys <= 128 ? kRuleBlocks : 1)
     delta_rule(const Timestamps timestamps, StepView step, const __grid_constant__ DeltaArgs a) {
   using Rows = Prepared<kKeys, kByChannel>;
   __shared__ Rows prepared[2];
+  __shared__ Ahead<kKeys> ahead;
   const PdlLink pdl(timestamps);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int blocks = (a.v.columns + kWarps * kColumns - 1) / (kWarps * kColumns);
@@ -390,35 +339,68 @@ __global__ void __launch_bounds__(64 * kWarps)
   const bool prepares = warp >= kWarps;
   const int pair = warp % kWarps * (kColumns / 2) + lane / kKeyLanes;  // of the block's columns
   const int column = place.column + 2 * pair;
-  pdl.wait();
+  const int all = step.header->runs, y = static_cast<int>(blockIdx.y), shares = static_cast<int>(gridDim.y);
+  int n = all * y / shares;
+  const int runs_end = all * (y + 1) / shares;
+  if (n >= runs_end) return pdl.wait();
+  const int end = step.runs[runs_end - 1].end;
+  const int begin = step.runs[n].first;
+  // A lane has a sequence of 32. States are an earlier step's.
+  Run own;
+  bool own_begins;
+  int base;
+  const auto fetch = [&] {
+    base = n, own = step.runs[min(n + lane, runs_end - 1)];
+    own_begins = __ldg(step.positions + own.first) == 0;
+  };
+  const auto of = [&](int value, int i) { return __shfl_sync(kWholeWarp, value, i - base); };
   Part<kKeys, kByChannel> part;
-  for (int n = static_cast<int>(blockIdx.y); n < step.header->runs; n += static_cast<int>(gridDim.y)) {
-    const Run run = step.runs[n];
-    if (prepares) {
-      prepare(a, place, run.first, run.end, warp - kWarps, lane, prepared[0]);
-    } else if (__ldg(step.positions + run.first) == 0) {
+  const auto load = [&] {
+    const int from = of(own.from, n);
+    if (of(own_begins, n) != 0) {
       part = {};
     } else {
-      part.load<false>(a.state, a.layer, run.from, place.head, lane, column);
+      part.template load<false>(a.state, a.layer, from, place.head, lane, column);
     }
-    __syncthreads();
-    for (int first = run.first, turn = 0; first < run.end; first += Rows::kRows, turn ^= 1) {
-      const int next = first + Rows::kRows;
-      if (prepares) {
-        if (next < run.end) prepare(a, place, next, run.end, warp - kWarps, lane, prepared[turn ^ 1]);
-      } else {
+  };
+  bool asked = false;  // for the next sequence's matrix
+  const auto ask = [&] {
+    if (!Ahead<kKeys>::kThere || n + 1 >= runs_end || n + 1 - base == 32) return;
+    const int from = of(own.from, n + 1);
+    asked = a.state.columns % 2 == 0 && of(own_begins, n + 1) == 0;
+    if (asked && column < a.state.columns) ahead.ask(a.state, a.layer, from, place.head, lane, column);
+  };
+  fetch();
+  int run_end = of(own.end, n);
+  if (!prepares) load(), ask();
+  pdl.wait();
+  if (prepares) prepare(a, place, begin, end, warp - kWarps, lane, prepared[0]);
+  __syncthreads();
+  for (int first = begin, turn = 0, r = first; first < end; first += Rows::kRows, turn ^= 1) {
+    const int stop = min(first + Rows::kRows, end);
+    if (prepares) {
+      if (stop < end) prepare(a, place, stop, end, warp - kWarps, lane, prepared[turn ^ 1]);
+    } else {
+      while (r < stop) {
+        const int until = min(stop, run_end);
 #pragma unroll 2
-        for (int r = first; r < min(next, run.end); ++r) {
+        for (; r < until; ++r) {
           const float2 out = part.go_on(prepared[turn], r - first, pair, lane);
           if (lane % kKeyLanes == 0) {
             if (column < a.v.columns) a.out(r, place.head)[column] = out.x;
             if (column + 1 < a.v.columns) a.out(r, place.head)[column + 1] = out.y;
           }
         }
+        if (r < run_end) continue;
+        part.template store<false>(a.state, a.layer, of(own.to, n), place.head, lane, column);
+        if (++n == runs_end) break;
+        if (n - base == 32) fetch();
+        run_end = of(own.end, n);
+        asked ? ahead.take(part) : load();
+        asked = false, ask();
       }
-      __syncthreads();
     }
-    if (!prepares) part.store<false>(a.state, a.layer, run.to, place.head, lane, column);
+    __syncthreads();
   }
 }
 
@@ -453,7 +435,7 @@ __global__ void __launch_bounds__(64 * kWarps, kEachSm)
   const int rows = run.end - run.first;
   const bool begins = __ldg(step.positions + run.first) == 0;
   // A warp norms a row, a lane has one of the block's columns.
-  static_assert(kWarps * kColumns == 32 && kNetRows == 2 * kWarps);
+  static_assert(kWarps * kColumns == 32 && kRows <= 2 * kWarps);
   const int own = place.column + lane;
   if (threadIdx.x == 0) arrivals.begin(), arrivals.expect(4 * rows * (a.v.columns - kWarps * kColumns));
   cluster_here();
@@ -529,8 +511,8 @@ void launch_delta_rule(const Program& program, const Op& record, const Context& 
   const DeltaArgs args = delta_args(op, c);
   const Tensor& v = program[op.v.id];
   const int64_t blocks = v.heads() * ((v.columns() + kWarps * kColumns - 1) / (kWarps * kColumns));
-  const int64_t runs = std::min<int64_t>(c.rows(v), kMostRuns);
-  const LaunchShape shape{dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(runs)),
+  const int64_t shares = std::clamp<int64_t>(kRuleBlocks * c.sm_count / blocks, 1, c.rows(v));
+  const LaunchShape shape{dim3(static_cast<unsigned>(blocks), static_cast<unsigned>(shares)),
                           dim3(64 * kWarps)};
   const bool by_channel = op.by_channel(program);
   switch (program[op.k.id].columns()) {
@@ -588,7 +570,6 @@ bool serves_delta_net(const Program& program, const Op& record, const Sizes& siz
 
 }  // namespace
 
-const Kernel kCausalConv{"causal_conv", serves_causal_conv, launch_causal_conv};
 const Kernel kDeltaRule{"delta_rule", serves_delta_rule, launch_delta_rule};
 const Kernel kDeltaNet{"convolution, delta_rule and gated norm", serves_delta_net, launch_delta_net};
 
