@@ -307,6 +307,14 @@ CompileOptions options_of_streamed(CompileOptions options) {
   return options;
 }
 
+void add(MemoryNeeds& sum, const MemoryNeeds& needs) {
+  for (const auto bytes :
+       {&MemoryNeeds::weights_bytes, &MemoryNeeds::cache_bytes, &MemoryNeeds::scratch_bytes}) {
+    if (__builtin_add_overflow(sum.*bytes, needs.*bytes, &(sum.*bytes)))
+      sum.*bytes = std::numeric_limits<int64_t>::max();
+  }
+}
+
 MemoryNeeds offload_needs(const Backend& first, const Program& program, const Offload& offload,
                           const CompileOptions& options) {
   const bool is_streamed = streams(offload, first, options);
@@ -317,8 +325,7 @@ MemoryNeeds offload_needs(const Backend& first, const Program& program, const Of
   const MemoryNeeds whole =
       first.memory_needs(stream_experts(program, offload.mixtures), options_of_streamed(options));
   needs.weights_bytes = whole.weights_bytes;
-  if (__builtin_add_overflow(needs.scratch_bytes, whole.scratch_bytes, &needs.scratch_bytes))
-    needs.scratch_bytes = std::numeric_limits<int64_t>::max();
+  add(needs, {.scratch_bytes = whole.scratch_bytes});
   return needs;
 }
 

@@ -78,6 +78,16 @@ bool streams(const Offload& offload, const Backend& first, const CompileOptions&
 CompileOptions options_over_places(CompileOptions options, bool streams);
 CompileOptions options_of_streamed(CompileOptions options);
 
+/// Of a backend whose memory was fitted for steps of so many rows. Who wants to know asks by a dynamic_cast.
+class FittedRows {
+ public:
+  virtual ~FittedRows() = default;
+  virtual int64_t fitted_rows() const = 0;  ///< 0: any
+};
+
+/// sum += needs; the largest int64 where none holds it.
+void add(MemoryNeeds& sum, const MemoryNeeds& needs);
+
 /// What the first place takes of its memory.
 MemoryNeeds offload_needs(const Backend& first, const Program& program, const Offload& offload,
                           const CompileOptions& options);

@@ -41,6 +41,14 @@ Program deal_layers(const Program& program, size_t places);
 /// caches are there by name alone.
 Program program_at(const Program& program, int32_t place);
 
+/// What a place's side (program_at) is between its ops across places: as many programs as parts(side), some
+/// without ops, each of one place and with the side's ids. What is brought there are inputs of those behind
+/// it; what is taken away, the one before it leaves. Throws Error where one needs something else of another.
+std::vector<Program> stretches(const Program& side);
+
+/// Activations that ops read and none writes: who runs the program pokes them before.
+std::vector<TensorId> inputs(const Program& program);
+
 /// Whether it is one of Program::caches().
 bool is_kept(const Tensor& tensor);
 /// A tensor that takes an id, and no memory.

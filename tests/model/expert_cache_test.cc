@@ -22,6 +22,7 @@
 #include "program/offload.h"
 #include "program/slot_reader.h"
 #include "support/golden_cases.h"
+#include "support/slots.h"
 #include "support/wrapped_executable.h"
 
 namespace sluice::test {
@@ -169,15 +170,6 @@ TEST(ExpertCopies, EndWithOrWithoutSuccess) {
 
 std::shared_ptr<program::Backend> cpu(int threads) { return backend::make_cpu_backend({.threads = threads}); }
 
-/// Bytes that give every mixture so many slots.
-int64_t bytes_for(const program::Program& program, size_t mixtures, int64_t slots) {
-  const auto all = program::routed_experts(program);
-  int64_t bytes = 0;
-  const auto of_all = program::slots_of(program, mixtures, int64_t{1} << 40);  // all experts
-  for (size_t i = 0; i < mixtures; ++i) bytes += all[all.size() - mixtures + i].bytes / of_all[i] * slots;
-  return bytes;
-}
-
 program::ExpertUse use_of(const program::Executable& executable) {
   return dynamic_cast<const program::ExpertCounts&>(executable).expert_use();
 }
@@ -207,10 +199,7 @@ TEST(ExpertSlots, GoldenCasesStayWithinTheirLimits) {
     ASSERT_FALSE(all.empty()) << one.name;
     SCOPED_TRACE(one.name);
     EXPECT_TRUE(program::slots_of(model.program, mixtures, 1).empty()) << "a byte is no slot";
-    // One more than a row selects is the least.
-    int64_t fewest = 1;
-    while (program::slots_of(model.program, mixtures, bytes_for(model.program, mixtures, fewest)).empty())
-      ++fewest;
+    const int64_t fewest = fewest_slots(model.program, mixtures);
     EXPECT_LE(fewest, all[0]);
     for (const int64_t slots : std::set<int64_t>{fewest, all[0] / 2 + 1, all[0]}) {
       const auto backend = with_slots(model, mixtures, slots);

@@ -181,6 +181,49 @@ TEST(Places, RunTheirPartsBetweenTheOpsAcross) {
   EXPECT_LT(plan_memory(second, 8, 8).arena_bytes, plan_memory(TwoLayers{}.program, 8, 8).arena_bytes);
 }
 
+TEST(Stretches, BeginWithWhatIsBroughtAndLeaveWhatIsTakenAway) {
+  const Program dealt = deal_layers(TwoLayers{}.program, 2);
+  for (const int32_t place : {0, 1}) {
+    const Program side = program_at(dealt, place);
+    const std::vector<Program> list = stretches(side);
+    ASSERT_EQ(list.size(), 3u) << "two copies: there and back";
+    size_t ops = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      EXPECT_EQ(static_cast<int64_t>(list[i].ops().size()), parts(side)[i].count());
+      ops += list[i].ops().size();
+      for (const Op& op : list[i].ops()) EXPECT_EQ(op.place, 0);
+      EXPECT_EQ(list[i].output(), place == 0 && i == 2 ? side.output() : kNoTensor);
+    }
+    EXPECT_EQ(ops + 2, side.ops().size());
+    // The first layer's place begins with tokens, and its end with what the other one gave back.
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::vector<TensorId> begins_with = inputs(list[i]);
+      const bool is_brought = i == (place == 0 ? 2 : 1);
+      ASSERT_EQ(begins_with.size(), is_brought ? 1 : 0) << place << " " << i;
+      if (!is_brought) continue;
+      const auto& copy = std::get<Copy>(side.ops()[static_cast<size_t>(parts(side)[i - 1].last)].args);
+      EXPECT_EQ(begins_with[0], copy.out.id);
+    }
+  }
+}
+
+TEST(Stretches, RefuseWhatOneNeedsOfAnother) {
+  Program side;
+  Builder b(side);
+  const TensorId x = b.embed(b.weight("table", quant::Type::F32, 1, 10, 256));
+  const auto with = [&](bool before, bool behind) {
+    Program program = side;
+    Builder on(program);
+    if (before) on.silu_mul(x, x);
+    program.add(Op{.args = Copy{.in = {x}}});
+    if (behind) on.silu_mul(x, x);
+    return error_of([&] { stretches(program); });
+  };
+  EXPECT_EQ(with(false, false), "");
+  EXPECT_EQ(with(true, false), "embedding is read where it is made and taken away");
+  EXPECT_EQ(with(false, true), "embedding is read behind what other places do, too");
+}
+
 TEST(Split, RefusesByName) {
   const TwoLayers network;
   const auto refusal = [&](std::vector<double> shares) {

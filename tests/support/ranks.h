@@ -74,7 +74,7 @@ class Ranks {
             path, count, [&make](int) { return make(); }, together) {}
   /// The same with backends that may exchange by themselves, each made where its rank runs.
   Ranks(const std::string& path, int count, const std::function<std::shared_ptr<program::Backend>(int)>& make,
-        backend::Together together) {
+        backend::Together together, std::vector<std::shared_ptr<program::Backend>> alike = {}) {
     const int port = free_port();
     channels_.resize(static_cast<size_t>(count));
     for (int rank = 1; rank < count; ++rank) {
@@ -89,8 +89,9 @@ class Ranks {
       });
     }
     auto first = make(0);
-    backend_ = backend::make_ranks_backend(
-        std::move(first), std::make_shared<backend::Channel>(rank_options(0, count, port)), together);
+    backend_ = backend::make_ranks_backend(std::move(first),
+                                           std::make_shared<backend::Channel>(rank_options(0, count, port)),
+                                           together, std::move(alike));
   }
   ~Ranks() {
     backend_.reset();

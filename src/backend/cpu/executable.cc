@@ -278,13 +278,13 @@ class CpuExecutable : public Executable, public SlotFiller {
     CHECK(input.outputs() <= options_.max_outputs, "{} output rows", input.outputs());
     CHECK(!input.states.empty() || !program_.has_states(), "nobody said where states lie");
     const cpu::Memory& memory = aside ? *aside_memory_ : memory_;
-    last_ran_ = &memory;
-    pauses_ = false;
+    last_ran_ = &memory, pauses_ = false;
     const size_t end = run_ops(step, memory, step.turn == Turn::Resumed ? paused_at_ : 0, kernels_.size());
     if (pauses_) paused_at_ = end;
     outputs_.clear();
-    const cpu::Rows<float> logits = memory.rows(program_.output());
-    for (int64_t i = 0; i < input.outputs() && end == kernels_.size(); ++i) {
+    const bool gives = end == kernels_.size() && program_.output() != kNoTensor;
+    for (int64_t i = 0; gives && i < input.outputs(); ++i) {
+      const cpu::Rows<float> logits = memory.rows(program_.output());
       outputs_.push_back({.logits = {logits(i), static_cast<size_t>(logits.columns)}});
       if (hidden_ == kNoTensor) continue;
       const cpu::Rows<float> hidden = memory.rows(hidden_);

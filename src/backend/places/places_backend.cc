@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
-#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -38,15 +37,10 @@ class PlacesWeights : public WeightSet {
   }
 };
 
-/// sum += bytes; the largest int64 where none holds it.
-void add(int64_t& sum, int64_t bytes) {
-  if (__builtin_add_overflow(sum, bytes, &sum)) sum = std::numeric_limits<int64_t>::max();
-}
-
 /// How a program becomes one of several places.
 using Cut = std::function<Offloaded(const Program&)>;
 
-class PlacesBackend : public Backend {
+class PlacesBackend : public Backend, public FittedRows {
  public:
   /// offload: of the first place's memory alone is told; nothing: of all places'.
   PlacesBackend(std::vector<Place> places, Cut cut, std::optional<Offload> offload = {})
@@ -75,6 +69,7 @@ class PlacesBackend : public Backend {
     }
     return facts;
   }
+  int64_t fitted_rows() const override { return offload_ ? offload_->prompt_rows : 0; }
   std::string device() const override {
     std::vector<std::string> devices;
     for (const Place& place : places_)
@@ -99,11 +94,7 @@ class PlacesBackend : public Backend {
     MemoryNeeds all;
     for (size_t p = 0; p < places_.size(); ++p) {
       if (sides.places[p].ops().empty()) continue;
-      const MemoryNeeds needs =
-          places_[p].backend->memory_needs(sides.places[p], options_over_places(options, false));
-      add(all.weights_bytes, needs.weights_bytes);
-      add(all.cache_bytes, needs.cache_bytes);
-      add(all.scratch_bytes, needs.scratch_bytes);
+      add(all, places_[p].backend->memory_needs(sides.places[p], options_over_places(options, false)));
     }
     return all;
   }

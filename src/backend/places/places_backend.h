@@ -27,6 +27,12 @@ std::unique_ptr<program::Backend> make_offload_backend(std::shared_ptr<program::
                                                        std::shared_ptr<program::Backend> second,
                                                        const program::Offload& offload);
 
+/// The same for a rank's side of a program whose layers were dealt out (program/places.h), which it runs part
+/// by part: each of the side's stretches is a program of its own, and the one that has mixtures is shared.
+std::unique_ptr<program::Backend> make_offload_side_backend(std::shared_ptr<program::Backend> first,
+                                                            std::shared_ptr<program::Backend> second,
+                                                            const program::Offload& offload);
+
 /// Seconds that a step of so many rows took.
 struct TimedRows {
   double rows = 0, seconds = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -74,11 +75,12 @@ class PlacesCopier : public PageCopier {
   std::vector<PageCopier*> places_;
 };
 
-/// A step of so many rows at the beginning of a cache.
+/// A step of so many rows at the beginning of a cache, of a program like this.
 class TrialStep {
  public:
-  explicit TrialStep(int64_t rows)
-      : tokens_(static_cast<size_t>(rows), 0),
+  TrialStep(const Program& program, int64_t rows)
+      : want_{.logits = program.output() != kNoTensor},
+        tokens_(static_cast<size_t>(rows), 0),
         places_(static_cast<size_t>(rows)),
         pages_(static_cast<size_t>((rows + kPageRows - 1) / kPageRows)) {
     for (size_t r = 0; r < places_.size(); ++r) places_[r] = static_cast<int32_t>(r);
@@ -86,9 +88,17 @@ class TrialStep {
     // Different tokens, which select different experts.
     for (size_t r = 0; r < tokens_.size(); ++r) tokens_[r] = static_cast<int32_t>(r % kTokens);
     last_[0] = static_cast<int32_t>(rows - 1);
+    // So do different numbers, where it begins with some.
+    for (const TensorId id : inputs(program)) {
+      std::vector<float>& values = begins_with_[id];
+      values.resize(tokens_.size() * static_cast<size_t>(program[id].heads() * program[id].columns()));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i * i % 251) / 125 - 1;
+    }
   }
   /// How long it takes.
   TimedRows run(Executable& executable) const {
+    for (const auto& [id, values] : begins_with_)
+      executable.poke(id, static_cast<int64_t>(tokens_.size()), values);
     const int64_t begin = now_ns();
     run_step(executable, {.input = {.tokens = tokens_,
                                     .positions = places_,
@@ -97,13 +107,16 @@ class TrialStep {
                                     .page_tables = pages_,
                                     .pages_per_sequence = static_cast<int32_t>(pages_.size()),
                                     .output_rows = last_,
-                                    .states = states_}});
+                                    .states = states_},
+                          .wants = std::span(&want_, 1)});
     return {static_cast<double>(tokens_.size()), 1e-9 * static_cast<double>(now_ns() - begin)};
   }
 
  private:
   static constexpr size_t kTokens = 256;  // every vocabulary has as many
 
+  Want want_;
+  std::map<TensorId, std::vector<float>> begins_with_;
   std::vector<int32_t> tokens_, places_, pages_;
   std::vector<int32_t> sequences_ = std::vector<int32_t>(tokens_.size(), 0);
   int32_t last_[1];
@@ -143,7 +156,8 @@ class PlacesExecutable : public Executable, public ExpertCounts {
       before = &op;
     }
     find_deals();
-    logits_.resize(static_cast<size_t>(options.max_outputs * program_[program_.output()].columns()));
+    if (gives_logits())
+      logits_.resize(static_cast<size_t>(options.max_outputs * program_[program_.output()].columns()));
     outputs_.reserve(static_cast<size_t>(options.max_outputs));
     if (streamed_ == nullptr) return;
     if (slots_) slots_->lend_to(*streamed_);
@@ -160,10 +174,12 @@ class PlacesExecutable : public Executable, public ExpertCounts {
 
   Ticket submit(const Step& step) override {
     result_ = {};
+    is_unread_ = false;
     const Step rows{.input = step.input};
     was_streamed_ = streamed_ != nullptr && step.input.rows() >= stream_rows_;
     if (was_streamed_) {
-      result_ = run_step(*streamed_, {.input = step.input, .stop = step.stop});
+      const std::span<const Want> wants = gives_logits() ? std::span<const Want>() : step.wants;
+      result_ = run_step(*streamed_, {.input = step.input, .wants = wants, .stop = step.stop});
       if (slots_ && !result_.stopped) slots_->count_step(*streamed_, step.input.rows());
       return {};
     }
@@ -179,16 +195,21 @@ class PlacesExecutable : public Executable, public ExpertCounts {
     for (size_t place = 0; place < executables_.size(); ++place) {
       if (executables_[place] != nullptr) run_next(place, rows);
     }
+    is_unread_ = true;
     fetch_logits(step.input.outputs());
-    // With outputs it has been waited for.
-    if (slots_ && step.input.outputs() > 0) slots_->end_step();
     return {};
   }
   StepResult collect(Ticket) override { return result_; }
 
-  void peek(TensorId id, int64_t rows, std::span<float> values) override { at(id).peek(id, rows, values); }
+  /// What was read has been waited for, and so has its step.
+  void peek(TensorId id, int64_t rows, std::span<float> values) override {
+    at(id).peek(id, rows, values);
+    if (std::exchange(is_unread_, false) && slots_) slots_->end_step();
+  }
+  /// What a step of so many rows begins with lies where it will run.
   void poke(TensorId id, int64_t rows, std::span<const float> values) override {
-    at(id).poke(id, rows, values);
+    const bool streams = streamed_ != nullptr && rows >= stream_rows_;
+    (streams ? *streamed_ : at_place(id)).poke(id, rows, values);
   }
   ExpertUse expert_use() const override { return slots_ ? slots_->use() : ExpertUse{}; }
   PageCopier* copier() override { return &copier_; }
@@ -278,15 +299,18 @@ class PlacesExecutable : public Executable, public ExpertCounts {
   /// Where the last step left it. What is there of several places alone, a streamed step does not have.
   Executable& at(TensorId id) {
     if (was_streamed_ && static_cast<size_t>(id) < uncut_tensors_) return *streamed_;
-    return *executables_[static_cast<size_t>(program_[id].place)];
+    return at_place(id);
   }
+  Executable& at_place(TensorId id) { return *executables_[static_cast<size_t>(program_[id].place)]; }
+  /// Otherwise another program has them, which begins with what this one leaves.
+  bool gives_logits() const { return program_.output() != kNoTensor; }
   /// What steps of two sizes take over places, and one of the larger size by streaming; each once before, so
   /// that the file's pages and the graphs are there.
   int64_t measured_stream_rows(int64_t most, int64_t room) {
     const int64_t many = std::min({most - 1, room, int64_t{256}}), few = many / 8;
     if (few < 1) return most;
     stream_rows_ = most;
-    const TrialStep small(few), large(many);
+    const TrialStep small(streamed_->program(), few), large(streamed_->program(), many);
     const auto again = [](const TrialStep& step, Executable& executable) {
       const TimedRows first = step.run(executable), second = step.run(executable);
       return TimedRows{first.rows, std::min(first.seconds, second.seconds)};
@@ -296,9 +320,10 @@ class PlacesExecutable : public Executable, public ExpertCounts {
   }
   void run_next(size_t place, const Step& step) { executables_[place]->run_part(step, next_part_[place]++); }
   void fetch_logits(int64_t outputs) {
+    if (!gives_logits()) return;
     const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
     const std::span<float> logits = std::span(logits_).first(static_cast<size_t>(outputs) * vocabulary);
-    if (outputs > 0) at(program_.output()).peek(program_.output(), outputs, logits);
+    if (outputs > 0) peek(program_.output(), outputs, logits);
     outputs_.clear();
     for (size_t i = 0; i < static_cast<size_t>(outputs); ++i)
       outputs_.push_back({.logits = logits.subspan(i * vocabulary, vocabulary)});
@@ -312,6 +337,7 @@ class PlacesExecutable : public Executable, public ExpertCounts {
   size_t uncut_tensors_ = 0;              // those that it knows by the same ids
   int64_t stream_rows_ = 0;
   bool was_streamed_ = false;  // the last step
+  bool is_unread_ = false;     // the last step, which ran over places: it may still run
   Exchange exchange_;
   std::vector<Meeting> meetings_;
   std::vector<size_t> next_part_;      // by place

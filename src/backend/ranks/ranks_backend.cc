@@ -10,6 +10,7 @@
 #include "backend/ranks/side.h"
 #include "base/check.h"
 #include "base/error.h"
+#include "program/offload.h"
 #include "program/op_info.h"
 #include "program/places.h"
 
@@ -150,34 +151,57 @@ class RanksExecutable : public Executable {
   StepResult result_;
 };
 
-class RanksBackend : public Backend {
+class RanksBackend : public Backend, public FittedRows {
  public:
-  RanksBackend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel, Together together)
-      : inner_(std::move(inner)), channel_(std::move(channel)), together_(together) {}
+  RanksBackend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel, Together together,
+               std::vector<std::shared_ptr<Backend>> alike)
+      : inner_(std::move(inner)),
+        channel_(std::move(channel)),
+        together_(together),
+        alike_(std::move(alike)) {}
 
   std::string name() const override { return fmt::format("{} x {}", channel_->ranks(), inner_->name()); }
   Facts facts() const override {
     const Facts inner = inner_->facts();
-    return {.draft_rows = inner.draft_rows,
-            .prompt_rows = inner.prompt_rows,
-            .deep_rows = inner.deep_rows,
-            .itl_ms = inner.itl_ms};
+    Facts facts{.draft_rows = inner.draft_rows,
+                .prompt_rows = inner.prompt_rows,
+                .deep_rows = inner.deep_rows,
+                .itl_ms = inner.itl_ms};
+    for (const auto& one : alike_) facts.prompt_rows = std::min(facts.prompt_rows, one->facts().prompt_rows);
+    return facts;
+  }
+  /// Those of the rank that was fitted for fewest.
+  int64_t fitted_rows() const override {
+    int64_t fewest = 0;
+    for (const auto& one : alike_) {
+      const auto* fitted = dynamic_cast<const FittedRows*>(one.get());
+      const int64_t rows = fitted != nullptr ? fitted->fitted_rows() : 0;
+      if (rows > 0 && (fewest == 0 || rows < fewest)) fewest = rows;
+    }
+    return fewest;
   }
   std::string device() const override {
     return fmt::format("{} ranks by {}, each {}", channel_->ranks(), carrier(), inner_->device());
   }
   bool has(const Program& program, const Op& op) const override { return inner_->has(program, op); }
-  int64_t available_bytes() const override { return channel_->available_bytes(); }
+  /// Of the rank that has least.
+  int64_t available_bytes() const override {
+    if (alike_.empty()) return channel_->available_bytes();
+    const auto available = [](const auto& one) { return one->available_bytes(); };
+    return available(*std::ranges::min_element(alike_, {}, available));
+  }
   /// Of parts the first rank's, which has the token table and the logits, too; of layers those of the rank
-  /// that needs most.
+  /// that has least room left, less what it has beyond the one that has least.
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     if (together_.deal == Deal::Parts)
       return inner_->memory_needs(part_of(program, {}).mine, options_of_ranks(options));
     const Program cut = program_of_ranks(program, channel_->ranks(), together_.deal);
     MemoryNeeds most;
     for (int32_t rank = 0; rank < channel_->ranks(); ++rank) {
-      const MemoryNeeds needs = inner_->memory_needs(program_at(cut, rank), options_of_ranks(options));
-      if (sum_of(needs) >= sum_of(most)) most = needs;
+      const Backend& backend = alike_.empty() ? *inner_ : *alike_[static_cast<size_t>(rank)];
+      MemoryNeeds needs = backend.memory_needs(program_at(cut, rank), options_of_ranks(options));
+      if (!alike_.empty()) needs.weights_bytes -= backend.available_bytes() - available_bytes();
+      if (rank == 0 || sum_of(needs) >= sum_of(most)) most = needs;
     }
     return most;
   }
@@ -235,14 +259,15 @@ class RanksBackend : public Backend {
   std::shared_ptr<Backend> inner_;
   std::shared_ptr<Channel> channel_;
   Together together_;
-  int64_t last_ = 0;  ///< executable
+  std::vector<std::shared_ptr<Backend>> alike_;  ///< by rank, or empty
+  int64_t last_ = 0;                             ///< executable
 };
 
 }  // namespace
 
 std::unique_ptr<Backend> make_ranks_backend(std::shared_ptr<Backend> inner, std::shared_ptr<Channel> channel,
-                                            Together together) {
-  return std::make_unique<RanksBackend>(std::move(inner), std::move(channel), together);
+                                            Together together, std::vector<std::shared_ptr<Backend>> alike) {
+  return std::make_unique<RanksBackend>(std::move(inner), std::move(channel), together, std::move(alike));
 }
 
 }  // namespace sluice::backend

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "backend/ranks/channel.h"
 #include "backend/ranks/messages.h"
@@ -12,10 +13,11 @@
 
 namespace sluice::backend {
 
-/// Of rank 0. Programs are cut into as many places as there are ranks.
-std::unique_ptr<program::Backend> make_ranks_backend(std::shared_ptr<program::Backend> inner,
-                                                     std::shared_ptr<Channel> channel,
-                                                     Together together = {});
+/// Of rank 0. Programs are cut into as many places as there are ranks. alike: by rank, a backend that tells
+/// of that rank's memory as its own would, where they differ; empty: all ranks' are as `inner`.
+std::unique_ptr<program::Backend> make_ranks_backend(
+    std::shared_ptr<program::Backend> inner, std::shared_ptr<Channel> channel, Together together = {},
+    std::vector<std::shared_ptr<program::Backend>> alike = {});
 
 /// Of every other rank: does what rank 0's backend asks of it, until that ends. Throws Error when a rank is
 /// gone, or this one cannot go on; the others know it then.

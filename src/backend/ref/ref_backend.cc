@@ -42,11 +42,11 @@ class RefExecutable : public Executable {
       begin = times_.parts[i].end_ns;
     }
     times_.end_ns = begin;
-    const auto vocabulary = static_cast<size_t>(program_[program_.output()].columns());
-    outputs_.resize(step.input.output_rows.size());
+    outputs_.resize(program_.output() != kNoTensor ? step.input.output_rows.size() : 0);
     for (size_t i = 0; i < outputs_.size(); ++i) {
       const auto row = static_cast<int64_t>(i);
-      outputs_[i].logits = {memory_.row(program_.output(), row), vocabulary};
+      outputs_[i].logits = {memory_.row(program_.output(), row),
+                            static_cast<size_t>(program_[program_.output()].columns())};
       if (hidden_ != kNoTensor)
         outputs_[i].hidden = {memory_.row(hidden_, row), static_cast<size_t>(program_[hidden_].columns())};
     }
