@@ -147,31 +147,37 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int want
   return tuning.empty() ? std::move(backend) : make_backend(name, threads, tuning, loading);
 }
 
+std::unique_ptr<program::Backend> make_cpu_beside_gpu(int wanted) {
+  const int threads = threads_for(wanted);
+  auto cpu = backend::make_cpu_backend({.threads = threads, .beside_device = true});
+  const program::Tuning tuning = read_tuning(tuning_path(), cpu->device());
+  if (tuning.empty()) return cpu;
+  return backend::make_cpu_backend({.threads = threads, .tuning = tuning, .beside_device = true});
+}
+
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads, const Loading& loading,
                                                const model::Model& model, const Fit& fit,
                                                const RankOptions& ranks) {
   if (ranks.several()) {
-    if (fit.share.bytes > 0)
-      throw UsageError(std::string("--gpu-memory: is for one process; not with ") + ranks.flag());
-    return make_ranks_backend(ranks, name, threads, loading, model);
+    if (fit.share.bytes > 0 && ranks.tensor_parallel > 1)
+      throw UsageError(
+          "--gpu-memory: not with --tensor-parallel, which cuts every expert; --pipeline-parallel leaves "
+          "some "
+          "to the CPU");
+    return make_ranks_backend(ranks, name, threads, loading, model, fit);
   }
   auto backend = make_backend(name, threads, loading);
   if (backend->name() != "cuda") {
     if (fit.share.bytes > 0) throw UsageError("--gpu-memory: the backend is " + backend->name());
     return backend;
   }
-  const int cpu_threads = threads_for(threads);
-  auto cpu = backend::make_cpu_backend({.threads = cpu_threads, .beside_device = true});
-  if (const program::Tuning tuning = read_tuning(tuning_path(), cpu->device()); !tuning.empty())
-    cpu = backend::make_cpu_backend({.threads = cpu_threads, .tuning = tuning, .beside_device = true});
+  auto cpu = make_cpu_beside_gpu(threads);
   const Fitted fitted = fit_to(*backend, model, fit, cpu->available_bytes());
   if (fitted.mixtures == 0 && fit.share.bytes == 0) return backend;
   if (fitted.moved_bytes > cpu->available_bytes())
     fail("{}: {}, which has too little memory", model.file.path(), fitted.text());
   if (fitted.mixtures > 0) note("[ {} ]\n", fitted.text());
-  return backend::make_offload_backend(
-      std::move(backend), std::move(cpu),
-      {fitted.mixtures, fitted.bytes, fitted.stream_rows, fitted.slot_bytes, fitted.rows});
+  return backend::make_offload_backend(std::move(backend), std::move(cpu), fitted.offload());
 }
 
 std::unique_ptr<program::Backend> make_forecast_backend(const program::Peaks& peaks) {

@@ -72,6 +72,9 @@ std::unique_ptr<program::Backend> make_backend(const std::string& name, int thre
 std::unique_ptr<program::Backend> make_backend(const std::string& name, int threads,
                                                const program::Tuning& tuning, const Loading& loading = {});
 
+/// The CPU for what a GPU has no room for, with the threads of -t.
+std::unique_ptr<program::Backend> make_cpu_beside_gpu(int threads);
+
 /// A model over several processes (cli/ranks.h).
 struct RankOptions {
   int tensor_parallel = 1, pipeline_parallel = 1;

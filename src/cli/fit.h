@@ -8,6 +8,7 @@
 
 #include "model/model.h"
 #include "program/backend.h"
+#include "program/offload.h"
 
 namespace sluice::cli {
 
@@ -36,10 +37,8 @@ struct Fit {
   bool warm = true;  ///< with the graphs of all steps of serving; false: what runs has steps of few sizes
 };
 
-/// The fewest mixtures of experts that have to leave for the rest to take `bytes` of this backend at most.
-/// Throws Error where no number is enough. stream_rows: program::Offload's.
-size_t mixtures_that_leave(const program::Backend& gpu, const program::Program& program,
-                           program::CompileOptions options, int64_t bytes, int64_t stream_rows);
+/// What it is fitted for.
+program::CompileOptions fitted_options(const program::Backend& gpu, int64_t model_context, const Fit& fit);
 
 /// Rows of a step: as many as are wanted, and no more than were fitted where a GPU and the CPU share the
 /// model.
@@ -56,6 +55,7 @@ struct Fitted {
   int64_t slot_bytes = 0;   ///< for copies of the experts that are used most
   int64_t slots = 0;        ///< experts that they hold
 
+  program::Offload offload() const;
   /// "GPU memory: 10.95 GB; experts of 24 of 46 layers, 8.9 GB, are computed by the CPU".
   std::string text() const;
 };
@@ -63,5 +63,8 @@ struct Fitted {
 /// the CPU and as pages of the file. Throws Error where even the CPU's help is not enough.
 Fitted fit_to(const program::Backend& gpu, const model::Model& model, const Fit& fit,
               int64_t cpu_bytes = kUnknownMemory);
+/// The same for the layers of a model of this context that one rank has, its side (program/places.h).
+Fitted fit_side_to(const program::Backend& gpu, const program::Program& side, int64_t model_context,
+                   const Fit& fit, int64_t cpu_bytes = kUnknownMemory);
 
 }  // namespace sluice::cli

@@ -47,6 +47,7 @@ struct InspectOptions {
   std::string backend = "cpu";
   int64_t context = 0;
   GpuShare gpu;
+  int ranks = 1;
   int threads = 0;
   quant::Type cache = quant::Type::F16;
 };
@@ -240,6 +241,14 @@ std::string inspect_json(const gguf::File& file, bool packed) {
 
 void inspect_memory(const InspectOptions& options) {
   OpenedModel model = open_model(options.path, options.cache);
+  if (options.ranks > 1) {
+    const std::shared_ptr<program::Backend> device =
+        make_backend(options.backend, options.threads, {true, model.packed});
+    const std::vector<RankMemory> ranks =
+        memory_of_ranks(model, device, options.ranks, options.threads, {options.gpu, options.context});
+    print_text(options.json ? rank_memory_json(ranks).dump(2) + "\n" : rank_memory_text(ranks, *device));
+    return;
+  }
   const auto backend = make_backend(options.backend, options.threads, {true, model.packed}, model,
                                     {options.gpu, options.context});
   prepare_drafts(model, *backend, DraftOptions{}, options.cache);        // as a run would
@@ -297,6 +306,11 @@ void add_inspect(CLI::App& app) {
                                    "what the model takes of memory to run, and what there is");
   command->add_option("-c,--ctx-size", options->context, "with --memory: context in tokens; 0: what fits")
       ->check(CLI::Range(0, 1 << 30))
+      ->needs(memory);
+  command
+      ->add_option("--pipeline-parallel", options->ranks,
+                   "with --memory: what each of so many ranks would take, with layers of its own")
+      ->check(CLI::Range(1, 64))
       ->needs(memory);
   command
       ->add_option("-t,--threads", options->threads,

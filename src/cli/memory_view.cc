@@ -3,11 +3,17 @@
 #include <fmt/format.h>
 
 #include <cstdio>
+#include <set>
+#include <utility>
 
+#include "backend/places/places_backend.h"
 #include "base/cpu_info.h"
 #include "base/error.h"
+#include "cli/assemble.h"
 #include "cli/generation.h"
 #include "cli/output.h"
+#include "program/op_info.h"
+#include "program/places.h"
 
 namespace sluice::cli {
 namespace {
@@ -108,6 +114,71 @@ nlohmann::ordered_json memory_json(const MemoryView& view) {
                                  {"fits", plan.fits()}};
   if (!view.caches.empty()) json["caches"] = view.caches;
   return json;
+}
+
+std::vector<RankMemory> memory_of_ranks(const model::Model& model,
+                                        const std::shared_ptr<program::Backend>& device, int ranks,
+                                        int threads, const Fit& fit) {
+  const bool is_gpu = device->name() == "cuda";
+  if (!is_gpu && fit.share.bytes > 0) throw UsageError("--gpu-memory: the backend is " + device->name());
+  const std::shared_ptr<program::Backend> cpu = is_gpu ? make_cpu_beside_gpu(threads) : nullptr;
+  const program::Program cut = program::deal_layers(model.program, static_cast<size_t>(ranks));
+  std::vector<RankMemory> list;
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    const program::Program side = program::program_at(cut, rank);
+    RankMemory& memory = list.emplace_back();
+    std::set<int32_t> layers;
+    for (const program::Op& op : side.ops()) {
+      if (op.layer >= 0 && !program::info(op).across_places) layers.insert(op.layer);
+    }
+    memory.layers = static_cast<int32_t>(layers.size());
+    if (!layers.empty()) memory.first_layer = *layers.begin();
+    program::CompileOptions options = fitted_options(*device, model.spec.context, fit);
+    std::shared_ptr<program::Backend> own = device;
+    if (is_gpu) {
+      try {
+        memory.fitted = fit_side_to(*device, side, model.spec.context, fit, cpu->available_bytes() / ranks);
+      } catch (const Error& error) {
+        fail("rank {}: {}", rank, error.what());
+      }
+      own = backend::make_offload_side_backend(device, cpu, memory.fitted.offload());
+      options.max_rows = memory.fitted.rows;
+    }
+    memory.needs = own->memory_needs(side, options);
+  }
+  return list;
+}
+
+std::string rank_memory_text(const std::vector<RankMemory>& ranks, const program::Backend& device) {
+  std::string text = fmt::format("memory of {} ranks, if each has a device like this one: {}\n", ranks.size(),
+                                 device.device());
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const RankMemory& one = ranks[i];
+    text += fmt::format("  rank {}: {} layers", i, one.layers);
+    if (one.layers > 0) text += fmt::format(" from {} on", one.first_layer);
+    const program::MemoryNeeds& needs = one.needs;
+    text += fmt::format("; weights {}, cache {}, scratch {}, all {}\n", size_text(needs.weights_bytes),
+                        size_text(needs.cache_bytes), size_text(needs.scratch_bytes),
+                        size_text(needs.weights_bytes + needs.cache_bytes + needs.scratch_bytes));
+    if (one.fitted.all_mixtures > 0) text += fmt::format("          {}\n", one.fitted.text());
+  }
+  return text;
+}
+
+nlohmann::ordered_json rank_memory_json(const std::vector<RankMemory>& ranks) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const RankMemory& one : ranks) {
+    list.push_back({{"first_layer", one.first_layer},
+                    {"layers", one.layers},
+                    {"weights_bytes", one.needs.weights_bytes},
+                    {"cache_bytes", one.needs.cache_bytes},
+                    {"scratch_bytes", one.needs.scratch_bytes},
+                    {"gpu_bytes", one.fitted.bytes},
+                    {"layers_with_experts", one.fitted.all_mixtures},
+                    {"layers_computed_by_cpu", one.fitted.mixtures},
+                    {"cpu_bytes", one.fitted.moved_bytes}});
+  }
+  return {{"ranks", std::move(list)}};
 }
 
 }  // namespace sluice::cli

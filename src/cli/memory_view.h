@@ -1,11 +1,13 @@
 // What a model takes of memory: the check before loading, and the table of sluice inspect --memory.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "cli/fit.h"
 #include "engine/load_plan.h"
 #include "model/model.h"
 
@@ -43,5 +45,19 @@ struct MemoryView {
 MemoryView memory_view(const model::Model& model, const program::Backend& backend, int64_t wanted);
 std::string memory_text(const MemoryView& view);
 nlohmann::ordered_json memory_json(const MemoryView& view);
+
+/// What one of several ranks with layers of their own would take of its device.
+struct RankMemory {
+  int32_t first_layer = 0, layers = 0;
+  program::MemoryNeeds needs;
+  Fitted fitted;  ///< of a GPU
+};
+/// Of each of so many, if each had a device like this and a part of this machine's memory. Throws Error with
+/// the rank for whose layers there is too little.
+std::vector<RankMemory> memory_of_ranks(const model::Model& model,
+                                        const std::shared_ptr<program::Backend>& device, int ranks,
+                                        int threads, const Fit& fit);
+std::string rank_memory_text(const std::vector<RankMemory>& ranks, const program::Backend& device);
+nlohmann::ordered_json rank_memory_json(const std::vector<RankMemory>& ranks);
 
 }  // namespace sluice::cli

@@ -11,13 +11,16 @@
 #include <string_view>
 #include <thread>
 
+#include "backend/places/places_backend.h"
 #include "backend/ranks/ranks_backend.h"
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/cuda_library.h"
 #include "cli/output.h"
 #include "cli/page_cache.h"
+#include "cli/rank_fit.h"
 #include "cli/version.h"
+#include "program/places.h"
 
 namespace sluice::cli {
 namespace {
@@ -117,6 +120,7 @@ struct Joined {
   std::shared_ptr<program::Backend> backend;
   std::shared_ptr<Channel> channel;
   backend::Together together = {};
+  std::vector<std::shared_ptr<program::Backend>> alike = {};  ///< make_ranks_backend()'s
 };
 
 /// GPUs find each other by what rank 0 makes up.
@@ -138,15 +142,46 @@ std::shared_ptr<program::Backend> join_gpus(const char* flag, const Launch& laun
   return backend;
 }
 
+/// Where the layers of some rank do not fit its GPU, or its memory is to be held to a size, every rank runs
+/// its own by its GPU and the CPU, and hosts hand over what goes between ranks. Whether that is so.
+bool share_layers(Joined& joined, const Launch& launch, int threads, const model::Model& model,
+                  const Fit& fit) {
+  Channel& channel = *joined.channel;
+  const std::shared_ptr<program::Backend> gpu = joined.backend, cpu = make_cpu_beside_gpu(threads);
+  const program::Program cut = backend::program_of_ranks(model.program, launch.ranks, backend::Deal::Layers);
+  const int64_t cpu_bytes = cpu->available_bytes() / std::max(1, launch.local_ranks);
+  const RankFits fits = fit_ranks(channel, fit, [&](const Fit& asked) {
+    const Fitted fitted =
+        fit_side_to(*gpu, program::program_at(cut, launch.rank), model.spec.context, asked, cpu_bytes);
+    if (fitted.moved_bytes > cpu_bytes) fail("{}, which has too little memory", fitted.text());
+    return fitted;
+  });
+  if (!fits.shared()) return false;
+  for (const Fitted& one : fits.by_rank)
+    joined.alike.push_back(backend::make_offload_side_backend(gpu, cpu, one.offload()));
+  joined.backend = joined.alike[static_cast<size_t>(launch.rank)];
+  if (launch.rank != 0) return true;
+  for (int rank = 0; rank < launch.ranks; ++rank)
+    note("[ {}: {} ]\n", channel.name(rank), fits.by_rank[static_cast<size_t>(rank)].text());
+  return true;
+}
+
+/// fit: rank 0's.
 Joined join(const RankOptions& options, const Launch& launch, const RankModel& wanted, const Loading& loading,
-            const model::Model& model) {
+            const model::Model& model, const Fit& fit = {}) {
   const std::string device = device_of(launch, wanted.backend);
   Joined joined;
   joined.backend = make_backend(device, threads_of(launch, wanted.threads), loading);
   joined.channel = meet(options, launch, *joined.backend, model);
   if (options.pipeline_parallel > 1) joined.together.deal = backend::Deal::Layers;
-  if (joined.backend->name() != "cuda") return joined;
+  if (joined.backend->name() != "cuda") {
+    if (fit.share.bytes > 0) throw UsageError("--gpu-memory: the backend is " + joined.backend->name());
+    return joined;
+  }
   try {
+    if (options.pipeline_parallel > 1 &&
+        share_layers(joined, launch, threads_of(launch, wanted.threads), model, fit))
+      return joined;
     joined.backend =
         join_gpus(options.flag(), launch, std::stoi(device.substr(device.find(':') + 1)), *joined.channel);
   } catch (const Error& error) {
@@ -195,12 +230,14 @@ bool follows(const RankOptions& options, const RankModel& wanted) {
 
 std::unique_ptr<program::Backend> make_ranks_backend(const RankOptions& options, const std::string& device,
                                                      int threads, const Loading& loading,
-                                                     const model::Model& model) {
-  Joined joined = join(options, launch_of(options), {.backend = device, .threads = threads}, loading, model);
+                                                     const model::Model& model, const Fit& fit) {
+  Joined joined =
+      join(options, launch_of(options), {.backend = device, .threads = threads}, loading, model, fit);
   note(
       "[ {} ranks by {} ]\n", joined.channel->ranks(),
       joined.together.exchange == backend::Exchange::ByDevices ? "their devices" : joined.channel->carrier());
-  return backend::make_ranks_backend(std::move(joined.backend), std::move(joined.channel), joined.together);
+  return backend::make_ranks_backend(std::move(joined.backend), std::move(joined.channel), joined.together,
+                                     std::move(joined.alike));
 }
 
 int64_t rank_exchange_ns() {

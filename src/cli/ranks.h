@@ -25,10 +25,11 @@ struct RankModel {
 /// is nothing left to do. Throws Error when a rank is gone or does not fit.
 bool follows(const RankOptions& options, const RankModel& model);
 
-/// Rank 0's backend, once all others have come; they have called follows().
+/// Rank 0's backend, once all others have come; they have called follows(). fit: of layers that are dealt
+/// out, how each rank's GPU shares them with its CPU.
 std::unique_ptr<program::Backend> make_ranks_backend(const RankOptions& options, const std::string& backend,
                                                      int threads, const Loading& loading,
-                                                     const model::Model& model);
+                                                     const model::Model& model, const Fit& fit);
 
 /// Nanoseconds that rank 0 has spent so far on what goes between ranks' hosts, or on sums that devices make
 /// themselves, waiting for others included; 0 where there are no ranks. While no step runs.

@@ -102,7 +102,8 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
     const program::Program cut = backend_->bind({model_.program, model_.weights}, {}).program;
     note("[ {} ]\n", shared_text(cut, *peaks));
   }
-  if (options.batch_invariant && options.ranks.pipeline_parallel > 1 && backend_->name().ends_with("cuda"))
+  if (options.batch_invariant && options.ranks.pipeline_parallel > 1 &&
+      backend_->name().find("cuda") != std::string::npos)
     throw UsageError(
         "--batch-invariant: not with --pipeline-parallel on GPUs, which then run rows one by one");
   if (options.batch_invariant && options.drafts.by == "mtp" && backend_->name() == "cuda")

@@ -212,7 +212,8 @@ TEST_F(RanksCommand, SayWhatIsWrongWithHowTheyWereStarted) {
          "--tensor-parallel 2: this process was started alone; expected 2 of them");
   expect("RANK=0 WORLD_SIZE=3", "--tensor-parallel 2",
          "--tensor-parallel 2: RANK and WORLD_SIZE says that there are 3 processes");
-  expect("RANK=0 WORLD_SIZE=2", "--tensor-parallel 2 --gpu-memory 1G", "--gpu-memory: is for one process");
+  expect("RANK=0 WORLD_SIZE=2", "--tensor-parallel 2 --gpu-memory 1G",
+         "--gpu-memory: not with --tensor-parallel, which cuts every expert");
   expect("", "--pipeline-parallel 2", "--pipeline-parallel 2: this process was started alone");
   expect("RANK=0 WORLD_SIZE=4", "--tensor-parallel 2 --pipeline-parallel 2",
          "--tensor-parallel, --pipeline-parallel: expected one of them");

@@ -2,7 +2,9 @@
 (fake_runtime.cc): run.py SLUICE LIBRARY. Nothing is computed, so what is asserted is that binding, plans, memory, launches and
 the costs of steps work for prompts and for one, two and eight sequences."""
 import os
+import re
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +33,37 @@ def held_to_sms(binary, model):
             yield f"{flags} is not refused: {text[-400:]}"
 
 
+def of_two_ranks(binary, model, memory, stream_from="0"):
+    """What two ranks with layers dealt out say, by rank, and whether one failed; each GPU is held to so much memory. Without copies of
+    experts: these count what was selected, and here no kernel has selected anything."""
+    with socket.socket() as port:
+        port.bind(("127.0.0.1", 0))
+        where = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_PORT": str(port.getsockname()[1])}
+    command = [binary, "bench", "-m", model, "-p", "512", "-n", "8", "-r", "2", "--npl", "1,2,8", "--backend", "cuda:0", "-t", "1",
+               "--pipeline-parallel", "2", "--gpu-memory", str(memory), "--expert-cache", "0", "--stream-from", stream_from]
+    ranks = [subprocess.Popen(command, env={**os.environ, **where, "RANK": str(rank)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+             for rank in range(2)]
+    said = [rank.communicate(timeout=300)[0] for rank in ranks]
+    return said, ranks[1].returncode != 0 or (ranks[0].returncode != 0 and "records were refused" not in said[0])
+
+
+def layers_of_ranks(binary):
+    """What goes wrong where each of two ranks shares its layers between its GPU and the CPU: with prompts that stream and without, and
+    where even that has no room."""
+    model = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../models/fairy-tales.gguf")
+    said, failed = of_two_ranks(binary, model, 1 << 40)
+    if failed or said[0].count("experts of 0 of ") != 2:
+        yield f"two ranks with all of the memory: {said[0][-600:]}"
+    for stream_from in ["0", "64", "-1"]:
+        said, failed = of_two_ranks(binary, model, 14 << 20, stream_from)
+        shared = re.findall(r"experts of (\d+) of (\d+) layers", said[0])
+        if failed or len(shared) != 2 or any(int(some) == 0 for some, _ in shared):
+            yield f"two ranks that have no room for all, --stream-from {stream_from}: {said[0][-600:]} {said[1][-300:]}"
+    said, failed = of_two_ranks(binary, model, 1 << 20)
+    if not failed or "rank 0" not in said[0] or "of the GPU's memory even with all routed experts in the CPU's" not in said[0]:
+        yield f"two ranks with too little memory: {said[0][-600:]}"
+
+
 def main(sluice, library):
     failures = []
     with tempfile.TemporaryDirectory() as folder:
@@ -46,6 +79,7 @@ def main(sluice, library):
                 failures.append(f"{shape} {mix}: {failure}")
             if mix == "q8_0":
                 failures += held_to_sms(binary, model)
+        failures += layers_of_ranks(binary)
     print("\n".join(failures) or f"{len(SHAPES)} shapes bind, plan and launch")
     return 1 if failures else 0
 
