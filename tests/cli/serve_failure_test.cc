@@ -30,7 +30,7 @@ class ServeFailure : public testing::Test, public test::CommandFolder {
                 R"({"prompt": "Once upon a time", "stream": true, "ignore_eos": true, "max_tokens": 1500})");
     ASSERT_THAT(answer.read("data: "), StartsWith("HTTP/1.1 200 "));
     served.signal(SIGUSR1);
-    EXPECT_THAT(answer.read(), HasSubstr("the device is gone"));
+    ASSERT_THAT(answer.read(), HasSubstr("the device is gone"));
   }
 };
 
@@ -40,7 +40,7 @@ TEST_F(ServeFailure, EndsTheProcessForAServiceManager) {
     std::vector<std::string> all = {"--port", "0", "-c", "2048"};
     all.insert(all.end(), flags.begin(), flags.end());
     Served served(*this, all, SLUICE_FAILING_BINARY);
-    fail_while_answering(served);
+    ASSERT_NO_FATAL_FAILURE(fail_while_answering(served));
     EXPECT_EQ(served.wait(), 1);
     EXPECT_THAT(served.log(), EndsWith("\nsluice: the engine has failed: the device is gone\n"));
   }
@@ -48,7 +48,7 @@ TEST_F(ServeFailure, EndsTheProcessForAServiceManager) {
 
 TEST_F(ServeFailure, IsServedOnWithWhereThatIsWanted) {
   Served served(*this, {"--port", "0", "-c", "2048", "--on-failure", "serve"}, SLUICE_FAILING_BINARY);
-  fail_while_answering(served);
+  ASSERT_NO_FATAL_FAILURE(fail_while_answering(served));
   for (const auto& [method, path] : {std::pair{"GET", "/health"}, {"POST", "/v1/completions"}}) {
     Connection next(served.port());
     next.send(method, path, R"({"prompt": "a", "max_tokens": 1})");
