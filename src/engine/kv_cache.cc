@@ -62,7 +62,7 @@ int32_t KvCache::adopt(int32_t parent, std::span<const int32_t> tokens, int32_t 
 
 std::optional<int32_t> KvCache::adopt_snapshot(int32_t page) {
   if (states_.snapshot(page) || !states_.has_room()) return std::nullopt;
-  const int32_t slot = states_.take();
+  const int32_t slot = states_.take(tree_);
   states_.keep(page, slot);
   return slot;
 }
@@ -95,9 +95,10 @@ SequencePages KvCache::open(std::span<const int32_t> tokens, const PrefixGroup& 
   if (has_states_) {
     if (out.shared > 0) {
       states_.hold(out.held());
+      if (out.rows == out.known && tree_.has_children(out.held())) states_.part(out.held());
       out.state.from = *states_.snapshot(out.held());
     }
-    out.state.to = states_.take();
+    out.state.to = states_.take(tree_);
     return out;
   }
   const auto rest = tokens.subspan(static_cast<size_t>(out.rows));
@@ -135,13 +136,14 @@ void KvCache::computed(SequencePages& sequence, std::span<const int32_t> tokens,
     }
     page = kept;
   }
+  states_.pass(rows - before);
   if (has_states_ && rows > before) stepped(sequence, is_own ? PrefixTree::kRoot : held_before);
 }
 
 bool KvCache::take_slot_ahead(SequencePages& sequence) {
   if (!has_states_ || sequence.ahead != SequencePages::kNoSlot) return true;
   if (!states_.has_room()) return false;
-  sequence.ahead = states_.take();
+  sequence.ahead = states_.take(tree_);
   return true;
 }
 
@@ -167,7 +169,7 @@ void KvCache::stepped(SequencePages& sequence, int32_t snapshot) {
   };
   if (sequence.rows % kPageRows == 0) use_again(keep_snapshot(sequence));
   use_again(before);
-  if (state.to == kNone) state.to = states_.take();
+  if (state.to == kNone) state.to = states_.take(tree_);
 }
 
 // Whether the snapshot behind a sequence's rows stays when it is further on: where it parted from others, at
@@ -189,6 +191,7 @@ int32_t KvCache::keep_snapshot(SequencePages& sequence) {
   sequence.passing = PrefixTree::kRoot;
   if (!states_.snapshot(page)) {
     states_.keep(page, slot);
+    if (sequence.rows == sequence.known) states_.part(page);
     if (!lasting) sequence.passing = page;
     if (lasting) tell_snapshot(page, slot);
   } else {  // somebody else brought it

@@ -105,6 +105,7 @@ class KvCache {
   void watch(PageWatcher& watcher) { watchers_.push_back(&watcher); }
   void unwatch(PageWatcher& watcher) { std::erase(watchers_, &watcher); }
   bool has_states() const { return has_states_; }
+  bool has_snapshot(int32_t page) const { return states_.snapshot(page).has_value(); }
   /// The chain of whole pages that a sequence of these tokens could take over, snapshots or not.
   void find(std::span<const int32_t> tokens, std::vector<int32_t>& chain, const PrefixGroup& group) const;
   /// A page that is the caller's; kRoot: so many are not available beyond it.

@@ -178,13 +178,13 @@ bool PageKeeper::bring(Sequence& sequence, std::span<const int32_t> known, int64
   cache_.find(known, chain_, sequence.group);
   const size_t whole = (known.size() - 1) / kPageRows;
   const size_t first = chain_.size();
-  if (first >= whole) return false;
+  if (first >= whole) return bring_lost_snapshot(sequence, running);
   const int32_t parent = first > 0 ? chain_.back() : PrefixTree::kRoot;
   const auto key_behind = [&](const PageKey& before, size_t page) {
     return store::page_key(before, sequence.group.pages, page_tokens(sequence, page));
   };
   PageKey key = key_behind(*key_of(parent), first);
-  if (store_.find(key) == Place::None) return false;
+  if (store_.find(key) == Place::None) return bring_lost_snapshot(sequence, running);
   const auto has = [&key](const Coming& coming) {
     return std::ranges::find(coming.keys, key) != coming.keys.end();
   };
@@ -203,9 +203,39 @@ bool PageKeeper::bring(Sequence& sequence, std::span<const int32_t> known, int64
   while (cache_.has_states() && !keys.empty() && store_.find(store::state_key(keys.back())) == Place::None)
     keys.pop_back();
   rates_.read_seconds_per_byte = store_.read_seconds_per_byte();
-  if (keys.empty() || !bringing_pays(rates_, std::ssize(keys), on_disk, page_bytes_)) return false;
-  cache_.hold(parent);
-  coming_.push_back({&sequence, running, std::move(keys), first, parent});
+  if (keys.empty()) return bring_lost_snapshot(sequence, running);
+  if (!bringing_pays(rates_, std::ssize(keys), on_disk, page_bytes_)) return false;
+  return begin({&sequence, running, std::move(keys), first, parent});
+}
+
+// Of pages in the tree (chain_) the last snapshot that the store has, where the device has given it up.
+bool PageKeeper::bring_lost_snapshot(Sequence& sequence, int64_t running) {
+  if (!cache_.has_states()) return false;
+  const auto lost = [this](size_t pages) { return pages > 0 && !cache_.has_snapshot(chain_[pages - 1]); };
+  size_t pages = chain_.size();
+  Place place = Place::None;
+  for (; lost(pages); --pages) {
+    place = store_.find(store::state_key(*key_of(chain_[pages - 1])));
+    if (place != Place::None) break;
+  }
+  if (place == Place::None) return false;
+  size_t there = pages - 1;
+  while (lost(there)) --there;
+  const auto saved = static_cast<int64_t>(pages - there);
+  rates_.read_seconds_per_byte = store_.read_seconds_per_byte();
+  if (!bringing_pays(rates_, saved, place == Place::Disk ? saved : 0, state_bytes_ / saved)) return false;
+  if (coming_.size() >= kMostComing) {
+    sequence.brought = Brought::Unasked;
+    return true;
+  }
+  return begin({&sequence, running, {}, pages, chain_[pages - 1]});
+}
+
+// Whether the sequence is to wait.
+bool PageKeeper::begin(Coming coming) {
+  cache_.hold(coming.parent);
+  coming_.push_back(std::move(coming));
+  Sequence& sequence = *coming_.back().sequence;
   sequence.brought = Brought::Coming;
   receive(coming_.back(), now_seconds());
   return sequence.brought == Brought::Coming;
@@ -269,8 +299,8 @@ void PageKeeper::cut(Coming& coming, size_t pages) {
 
 // The state behind the last page. False: it is on its way.
 bool PageKeeper::bring_snapshot(Coming& coming) {
-  if (!cache_.has_states() || coming.keys.empty()) return true;
-  const auto held = store_.hold(store::state_key(coming.keys.back()), state_bytes_);
+  if (!cache_.has_states() || coming.parent == PrefixTree::kRoot) return true;
+  const auto held = store_.hold(store::state_key(*key_of(coming.parent)), state_bytes_);
   if (held.state == State::NoRoom) return false;
   if (held.state == State::Absent) return true;
   if (held.state == State::Ready) {

@@ -79,7 +79,7 @@ class PageKeeper : public PageWatcher, public PageSource {
   struct Coming {
     Sequence* sequence;
     int64_t running;                   ///< sequences, for each of which a page stays available
-    std::vector<store::PageKey> keys;  ///< of the pages, in their order ...
+    std::vector<store::PageKey> keys;  ///< of the pages (none: their last snapshot alone), in their order ...
     size_t first;                      ///< ... of which so many of the sequence's were in the tree
     int32_t parent;                    ///< the last page in the tree, which is held
     size_t asked = 0, placed = 0, done = 0;
@@ -96,6 +96,8 @@ class PageKeeper : public PageWatcher, public PageSource {
   void place(Coming& coming, double until_seconds);
   void cut(Coming& coming, size_t pages);
   bool bring_snapshot(Coming& coming);
+  bool bring_lost_snapshot(Sequence& sequence, int64_t running);
+  bool begin(Coming coming);
   void end(Coming& coming);
 
   program::PageCopier& copier_;

@@ -30,6 +30,9 @@ class PrefixTree {
   int64_t size() const { return size_; }
   bool contains(int32_t page) const { return page + 1 < std::ssize(nodes_) && node(page).rows > 0; }
   int64_t unused() const { return unused_; }
+  /// The page above one that the tree has; kRoot: none. And whether there are pages below it.
+  int32_t parent(int32_t page) const { return node(page).parent; }
+  bool has_children(int32_t page) const { return !node(page).children.empty(); }
   /// How many of a chain's pages (as find() gives it) are unused: the last ones.
   int64_t unused_of(std::span<const int32_t> chain) const;
 

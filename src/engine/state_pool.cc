@@ -3,10 +3,20 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "base/check.h"
 
 namespace sluice::engine {
+
+namespace {
+
+// How much likelier than others an end is gone on from, and a place for each time that sequences parted
+// there.
+constexpr int64_t kOfEnd = 16, kOfParting = 8;
+constexpr int64_t kFresh = 1024;  ///< rows within which all are as fresh
+
+}  // namespace
 
 StatePool::StatePool(int64_t slots) : slots_(slots), free_(static_cast<size_t>(slots)) {
   std::iota(free_.rbegin(), free_.rend(), 0);
@@ -17,16 +27,33 @@ bool StatePool::has_room() const {
          std::ranges::any_of(snapshots_, [](const auto& one) { return one.second.holds == 0; });
 }
 
-int32_t StatePool::take() {
+double StatePool::loss(const Snapshot& snapshot) const {
+  const int64_t weight = snapshot.ends ? kOfEnd : 1 + kOfParting * snapshot.parted;
+  return static_cast<double>(weight * snapshot.pages) / static_cast<double>(clock_ - snapshot.used + kFresh);
+}
+
+int32_t StatePool::take(const PrefixTree& tree) {
   if (free_.empty()) {
-    auto oldest = snapshots_.end();
-    for (auto it = snapshots_.begin(); it != snapshots_.end(); ++it) {
-      if (it->second.holds > 0) continue;
-      if (oldest == snapshots_.end() || it->second.used < oldest->second.used) oldest = it;
+    for (auto& [page, snapshot] : snapshots_) snapshot.ends = true;
+    for (auto& [page, snapshot] : snapshots_) {
+      int32_t above = tree.parent(page);
+      for (snapshot.pages = 1; above != PrefixTree::kRoot; above = tree.parent(above), ++snapshot.pages) {
+        const auto found = snapshots_.find(above);
+        if (found == snapshots_.end()) continue;
+        found->second.ends = false;
+        break;
+      }
     }
-    CHECK(oldest != snapshots_.end(), "{} slots of states are too few", slots_);
-    free_.push_back(oldest->second.slot);
-    snapshots_.erase(oldest);
+    // Of the half that was used longest ago, the least loss.
+    order_.clear();
+    for (auto it = snapshots_.begin(); it != snapshots_.end(); ++it)
+      if (it->second.holds == 0) order_.push_back(it);
+    CHECK(!order_.empty(), "{} slots of states are too few", slots_);
+    std::ranges::sort(order_, {}, [](auto it) { return std::tuple(it->second.used, it->first); });
+    order_.resize(std::max<size_t>(order_.size() / 2, 1));
+    const auto least = *std::ranges::min_element(order_, {}, [this](auto it) { return loss(it->second); });
+    free_.push_back(least->second.slot);
+    snapshots_.erase(least);
   }
   const int32_t slot = free_.back();
   free_.pop_back();
@@ -39,7 +66,7 @@ std::optional<int32_t> StatePool::snapshot(int32_t page) const {
 }
 
 void StatePool::keep(int32_t page, int32_t slot) {
-  const bool kept = snapshots_.try_emplace(page, Snapshot{.slot = slot, .used = ++clock_}).second;
+  const bool kept = snapshots_.try_emplace(page, Snapshot{.slot = slot, .used = clock_}).second;
   CHECK(kept, "page {} has a snapshot", page);
 }
 
@@ -49,7 +76,7 @@ void StatePool::release(int32_t page) {
   Snapshot& snapshot = snapshots_.at(page);
   CHECK(snapshot.holds > 0, "page {}", page);
   --snapshot.holds;
-  snapshot.used = ++clock_;
+  snapshot.used = clock_;
 }
 
 void StatePool::drop(int32_t page) {

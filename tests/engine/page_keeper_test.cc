@@ -228,6 +228,33 @@ TEST_P(PageKeeperOn, PagesThatLeaveTheDeviceGoToMemory) {
   }
 }
 
+// Pages that the device has, and a state that it had to give up: the state alone comes back.
+TEST(PageKeeper, ASnapshotComesBackToPagesThatAreThere) {
+  for (const bool disk : {false, true}) {
+    const OwnFolder own;
+    EngineOptions few = options(60);
+    few.state_slots = 4;
+    Server server(On::Cpu, true, few);
+    const auto read_others = [&] {
+      for (uint32_t seed = 2; seed < 6; ++seed) server.answer(prompt_of(seed, 300), 10);
+    };
+    server.start();
+    const Tokens expected = server.answer(prompt_of(1, 300), 10)->tokens;
+    read_others();
+    EXPECT_EQ(server.answer(prompt_of(1, 300), 10)->result.cached_tokens, 0) << "there is no store";
+    server.open_store(disk ? 0 : 64, disk ? std::optional(own.path()) : std::nullopt);
+    server.start();
+    server.answer(prompt_of(1, 300), 10);
+    read_others();
+    const auto again = server.answer(prompt_of(1, 300), 10);
+    EXPECT_EQ(again->tokens, expected);
+    EXPECT_EQ(again->result.cached_tokens, 256);
+    EngineStats stats;
+    server.batcher->snapshot(stats);
+    EXPECT_EQ(stats.brought_pages_total, 0) << "all pages were there";
+  }
+}
+
 // Several sequences at once, more than there is room for, that begin alike or not, and some of which go.
 TEST_P(PageKeeperOn, ManySequencesAreAsGoodAsAlone) {
   const int rounds = GetParam().states ? 12 : 2;  // the bundled model takes its time

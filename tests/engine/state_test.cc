@@ -30,6 +30,7 @@ using test::Recorder;
 using Tokens = std::vector<int32_t>;
 
 constexpr int64_t kContext = 512, kAnswer = 80;
+constexpr int64_t kInterval = KvCache::kSnapshotPages * kPageRows;
 
 enum class On : uint8_t { Ref, Cpu };
 
@@ -241,20 +242,17 @@ TEST_P(EngineStates, LetATurnReadNoMoreThanIsNew) {
 }
 
 TEST_P(EngineStates, AreTheSameBesideNeighbours) {
+  std::map<int64_t, int64_t> cached;  // by slots
   for (const int64_t slots : {12, 40}) {
     Served served(
         GetParam(),
         {.context = kContext, .max_sequences = 6, .max_rows = 50, .pages = 60, .state_slots = slots});
     Batcher batcher(*served.executable, served.tokenizer, served.options);
     EXPECT_GT(expect_answers(batcher, all_of_them()), 0);
-    // With fewer slots snapshots are given up, and their prefixes read again.
-    const int64_t cached = expect_answers(batcher, all_of_them());
-    if (slots == 40) {
-      EXPECT_GE(cached, 5 * 128);
-    } else {
-      EXPECT_LT(cached, 5 * 128);
-    }
+    cached[slots] = expect_answers(batcher, all_of_them());
   }
+  EXPECT_GE(cached[40], 5 * 128);
+  EXPECT_LT(cached[12], cached[40]) << "with fewer slots snapshots are given up, and prefixes read again";
 }
 
 TEST_P(EngineStates, AreTheSameAfterPreemption) {
@@ -418,7 +416,6 @@ int64_t run_through(KvCache& cache, const Tokens& tokens, int64_t step_rows) {
 // Wherever a prompt parts from one that was read, no more than an interval of what both have is read again,
 // with as many slots as one sequence has by default.
 TEST(KvCacheStates, APrefixIsReadAgainByAnIntervalAtMost) {
-  constexpr int64_t kInterval = KvCache::kSnapshotPages * kPageRows;
   std::mt19937 random(11);
   const Tokens first = random_tokens(random, 4 * kInterval + 900);
   for (const int64_t step_rows : {512, 100000}) {
@@ -438,6 +435,83 @@ TEST(KvCacheStates, APrefixIsReadAgainByAnIntervalAtMost) {
       second.insert(second.end(), more.rbegin(), more.rend());
       EXPECT_EQ(run_through(cache, second, step_rows), common / kPageRows * kPageRows) << common;
     }
+  }
+}
+
+/// An agent's conversations, turn by turn, as an engine with one place has them.
+class Conversations {
+ public:
+  explicit Conversations(int64_t slots) : cache_(6000, slots) {}
+
+  /// A turn of the conversation: some tokens more are asked, and some answered. Gives how many tokens that
+  /// somebody has computed before are computed again.
+  int64_t turn(Tokens& conversation, int64_t asked, int64_t answered) {
+    append(conversation, asked);
+    SequencePages pages = cache_.open(conversation);
+    const int64_t again = pages.known - pages.rows;
+    EXPECT_TRUE(cache_.grow(pages, std::ssize(conversation) + answered));
+    while (pages.rows < std::ssize(conversation)) {
+      const int64_t end = std::min(pages.rows + 2048, std::ssize(conversation));
+      cache_.computed(pages, conversation, cache_.end_of_step(pages, std::ssize(conversation), end));
+    }
+    for (int64_t i = 0; i < answered; ++i) {
+      append(conversation, 1);
+      if (i + 1 < answered) cache_.computed(pages, conversation, std::ssize(conversation));
+    }
+    cache_.close(pages, conversation);
+    cache_.check({});
+    return again;
+  }
+  /// Turns of some hundred to some thousand tokens, until there are so many.
+  void go_on(Tokens& conversation, int64_t until) {
+    while (std::ssize(conversation) < until) {
+      const int64_t asked = 200 + static_cast<int64_t>(random_() % 2500);
+      EXPECT_LE(turn(conversation, asked, 50 + static_cast<int64_t>(random_() % 600)), kInterval);
+    }
+  }
+  void append(Tokens& tokens, int64_t count) {
+    const Tokens more = random_tokens(random_, count);
+    tokens.insert(tokens.end(), more.begin(), more.end());
+  }
+
+ private:
+  KvCache cache_;
+  std::mt19937 random_{13};
+};
+
+// Conversations of 66,000 tokens with the same tools before them: the first that begins like another one
+// leaves a snapshot where they part, and no later one reads the tools again, however long those between were.
+TEST(KvCacheStates, ToolsBeforeLongConversationsAreReadTwice) {
+  for (const int64_t sequences : {1, 32}) {
+    Conversations agents(StatePool::wanted_slots(sequences));
+    Tokens tools;
+    agents.append(tools, 10000);
+    for (int conversation = 0; conversation < 5; ++conversation) {
+      Tokens tokens = tools;
+      const int64_t again = agents.turn(tokens, 700, 300);
+      EXPECT_LE(again, conversation == 1 ? 10000 : 0) << sequences << " sequences, " << conversation;
+      agents.go_on(tokens, 66000);
+    }
+  }
+}
+
+// Several conversations of 66,000 tokens in turns: each goes on at its end, whatever the others have taken.
+TEST(KvCacheStates, ConversationsInTurnsGoOnAtTheirEnds) {
+  Conversations agents(StatePool::wanted_slots(4));
+  std::vector<Tokens> all(4);
+  for (int64_t until = 3000; until <= 66000; until += 3000)
+    for (Tokens& tokens : all) agents.go_on(tokens, until);
+}
+
+// A turn that is asked anew, with another end, and an answer whose beginning does not come back.
+TEST(KvCacheStates, EditsOfTheLastTurnsReadAnIntervalAgainAtMost) {
+  Conversations agents(StatePool::wanted_slots(1));
+  Tokens tokens, before;
+  for (int turn = 0; std::ssize(tokens) < 66000; ++turn) {
+    if (turn % 4 == 3) tokens = before;
+    before = tokens;
+    EXPECT_LE(agents.turn(tokens, 300 + 700 * (turn % 4), 400), kInterval) << "turn " << turn;
+    if (turn % 2 == 0) tokens.erase(tokens.end() - 400, tokens.end() - 360);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/kv_cache.h"
 #include "server/client.h"
 #include "server/parrot.h"
 
@@ -70,26 +71,57 @@ struct CacheLines {
   }
 };
 
+/// A recorded exchange, turn by turn.
+class Exchange {
+ public:
+  explicit Exchange(const std::string& client) {
+    std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/server/agent_sessions/" + client + ".jsonl");
+    nlohmann::ordered_json body;
+    for (std::string line; std::getline(file, line);) {
+      const auto row = nlohmann::ordered_json::parse(line);
+      body = row.contains("body") ? row["body"] : body.patch(row["patch"]);
+      nlohmann::ordered_json request = body;
+      request["stream"] = false;
+      request.erase("stream_options");
+      turns_.push_back({row["path"], row["said"], request});
+    }
+  }
+  struct Turn {
+    std::string path, said;
+    nlohmann::ordered_json request;
+
+    /// The last of what is asked ends otherwise.
+    Turn edited(const std::string& with) const {
+      Turn out = *this;
+      nlohmann::ordered_json* last =
+          &(request.contains("input") ? out.request["input"] : out.request["messages"]).back();
+      for (const char* name : {"content", "output", "content", "text"})
+        if (last->is_object() && last->contains(name)) {
+          last = &(*last)[name];
+          if (last->is_array()) last = &last->back();
+        }
+      last->get_ref<std::string&>() += with;
+      return out;
+    }
+  };
+  const std::vector<Turn>& turns() const { return turns_; }
+
+ private:
+  std::vector<Turn> turns_;
+};
+
 class AgentSessions : public testing::TestWithParam<const char*> {};
 
 // A turn reads what is new in it, what it renders otherwise than it was said, and the rest of a page. The
 // third is where Claude Code writes `replace_all` into the call that it got without: there the second answer
 // is read again.
 TEST_P(AgentSessions, ATurnReadsWhatIsNew) {
-  std::ifstream file(std::string(SLUICE_SOURCE_DIR) + "/tests/server/agent_sessions/" + GetParam() +
-                     ".jsonl");
   CacheLines lines;
   test::ParrotServer server(lines.options(), large(), "Qwen3-Coder");
-  nlohmann::ordered_json body;  // a client's order of keys is what the template renders
   int64_t before = 0, said = 0;
   size_t turn = 0;
-  for (std::string line; std::getline(file, line); ++turn) {
-    const auto row = nlohmann::ordered_json::parse(line);
-    body = row.contains("body") ? row["body"] : body.patch(row["patch"]);
-    nlohmann::ordered_json request = body;
-    request["stream"] = false;
-    request.erase("stream_options");
-    const std::string text = row["said"], path = row["path"];
+  const Exchange exchange(GetParam());
+  for (const auto& [path, text, request] : exchange.turns()) {
     server.parrot.say(text);
     const test::Reply reply = Client(server.port()).ask("POST", path, request.dump());
     ASSERT_EQ(reply.status, 200) << reply.body;
@@ -105,10 +137,72 @@ TEST_P(AgentSessions, ATurnReadsWhatIsNew) {
     }
     before = usage.prompt;
     said = static_cast<int64_t>(text.size());
+    ++turn;
   }
   EXPECT_EQ(turn, 3u);
 }
 INSTANTIATE_TEST_SUITE_P(Clients, AgentSessions,
+                         testing::Values("claude-code", "codex", "opencode", "qwen-code"));
+
+// The same of a hybrid, whose state cannot be cut: a turn reads what is new and an interval between snapshots
+// at most, also when its last message was edited, several ask at once, or others have taken pages and slots
+// meanwhile. Every state is that of the tokens before it.
+class HybridSessions : public testing::TestWithParam<const char*> {
+ protected:
+  static constexpr int64_t kInterval = engine::KvCache::kSnapshotPages * kPage;
+
+  Usage ask(const Exchange::Turn& turn) {
+    const test::Reply reply = Client(server_.port()).ask("POST", turn.path, turn.request.dump());
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return usage_of(turn.path, reply.json());
+  }
+  static engine::EngineOptions options() {
+    engine::EngineOptions options = large();
+    options.pages = 1100;
+    options.state_slots = engine::StatePool::wanted_slots(options.max_sequences);
+    return options;
+  }
+  test::ParrotServer server_{test::quick_server(), options(), "Qwen3-Coder", true};
+};
+
+TEST_P(HybridSessions, ATurnReadsWhatIsNewAndAnIntervalAtMost) {
+  const Exchange exchange(GetParam());
+  ASSERT_EQ(exchange.turns().size(), 3u);
+  int64_t known = 0;
+  for (const Exchange::Turn& turn : exchange.turns()) {
+    server_.parrot.say(turn.said);
+    const Usage usage = ask(turn);
+    EXPECT_GT(usage.cached, known - kInterval);
+    // What the answer was is not said again by all of them; the question is.
+    EXPECT_GE(usage.cached, known - kPage);
+    known = usage.prompt;
+  }
+  // The last message is edited, twice, and then asked by four at once.
+  const Exchange::Turn& last = exchange.turns().back();
+  for (const char* with : {" Now.", " And say why."}) {
+    const Usage usage = ask(last.edited(with));
+    EXPECT_GT(usage.cached, known - kPage - kInterval) << with;
+  }
+  std::vector<std::thread> crowd;
+  std::vector<Usage> usages(4);
+  for (size_t i = 0; i < usages.size(); ++i)
+    crowd.emplace_back([&, i] { usages[i] = ask(last.edited(std::string(i + 1, '!'))); });
+  for (std::thread& one : crowd) one.join();
+  for (const Usage& usage : usages) EXPECT_GT(usage.cached, known - kPage - kInterval);
+  // Others' sessions take their share of pages and slots.
+  for (const char* other : {"claude-code", "codex", "opencode", "qwen-code"}) {
+    if (other == std::string(GetParam())) continue;
+    const Exchange theirs(other);
+    for (const Exchange::Turn& turn : theirs.turns()) {
+      server_.parrot.say(turn.said);
+      ask(turn);
+    }
+  }
+  EXPECT_GT(ask(last.edited(" Again.")).cached, known - kPage - kInterval);
+  EXPECT_GT(server_.parrot.right_states(), 100);
+  EXPECT_EQ(server_.parrot.wrong_states(), 0);
+}
+INSTANTIATE_TEST_SUITE_P(Clients, HybridSessions,
                          testing::Values("claude-code", "codex", "opencode", "qwen-code"));
 
 /// A conversation about a call, by chat completions.

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -17,9 +18,12 @@
 
 namespace sluice::test {
 
-/// Says the bytes of a reply to whoever asks, one sequence like the other, then the end token.
+/// Says the bytes of a reply to whoever asks, one sequence like the other, then the end token. One with
+/// states keeps in a sequence's state, and in its pages for every row, a hash of all tokens so far: whatever
+/// is taken over, both say the same.
 class Parrot : public Speaker {
  public:
+  explicit Parrot(bool states = false) : Speaker(states) {}
   void say(std::string reply, std::chrono::microseconds per_step = {}) {
     const std::lock_guard lock(mutex_);
     reply_ = std::move(reply);
@@ -28,6 +32,8 @@ class Parrot : public Speaker {
     steps_ = 0;
   }
   int64_t steps() const { return steps_; }
+  int64_t right_states() const { return right_states_; }
+  int64_t wrong_states() const { return wrong_states_; }
   std::atomic<bool> hold = false;   ///< steps wait until it is false
   std::atomic<bool> fails = false;  ///< as a device does
 
@@ -39,6 +45,7 @@ class Parrot : public Speaker {
       const std::lock_guard lock(mutex_);
       ++steps_;
       per_step = per_step_;
+      if (program().has_states()) keep_states(input);
       for (int64_t i = 0; i < input.outputs(); ++i) {
         const auto row = static_cast<size_t>(input.output_rows[static_cast<size_t>(i)]);
         Place& place = places_[input.sequences[row]];
@@ -52,6 +59,22 @@ class Parrot : public Speaker {
   }
 
  private:
+  void keep_states(const program::StepInput& input) {
+    for (int64_t first = 0, end = 0; first < input.rows(); first = end) {
+      end = input.end_of_sequence(first);
+      const auto row = static_cast<size_t>(first);
+      const program::StateSlots slots = input.states[static_cast<size_t>(input.sequences[row])];
+      const int32_t begin = input.positions[row];
+      uint64_t hash = begin == 0 ? 0 : states_[slots.from];
+      if (begin > 0) ++(hash == rows_[input.slot_of(first, begin - 1)] ? right_states_ : wrong_states_);
+      for (auto r = row; r < static_cast<size_t>(end); ++r) {
+        hash = (hash ^ static_cast<uint64_t>(input.tokens[r] + 1)) * 0x9E3779B97F4A7C15u + r - row + begin;
+        rows_[input.slots[r]] = hash;
+      }
+      states_[slots.to] = hash;
+    }
+  }
+
   struct Place {
     int32_t position = -2;
     size_t bytes = 0;
@@ -60,7 +83,9 @@ class Parrot : public Speaker {
   std::string reply_;
   std::chrono::microseconds per_step_{};
   std::map<int32_t, Place> places_;
-  std::atomic<int64_t> steps_{0};
+  std::unordered_map<int32_t, uint64_t> states_;  // by slot
+  std::unordered_map<int64_t, uint64_t> rows_;    // by slot of the paged cache
+  std::atomic<int64_t> steps_{0}, right_states_{0}, wrong_states_{0};
 };
 
 inline server::ServerOptions quick_server() {
@@ -77,8 +102,9 @@ class ParrotServer {
  public:
   explicit ParrotServer(server::ServerOptions options = quick_server(),
                         engine::EngineOptions engine = small(),
-                        const std::string& chat_template = "GLM-4.7-Flash")
-      : tokenizer_(byte_tokenizer()),
+                        const std::string& chat_template = "GLM-4.7-Flash", bool states = false)
+      : parrot(states),
+        tokenizer_(byte_tokenizer()),
         chat_(read_file(SLUICE_SOURCE_DIR "/tests/text/templates/" + chat_template + ".jinja"), "", "",
               text::ControlTokens(tokenizer_)),
         engine_(parrot, tokenizer_, engine),

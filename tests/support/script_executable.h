@@ -40,10 +40,14 @@ inline text::Tokenizer byte_tokenizer() {
 /// An executable that computes nothing; `run` says bytes, or the end token, by their logits.
 class Speaker : public program::Executable {
  public:
-  Speaker() {
+  /// states: the program has one, which run() may keep.
+  explicit Speaker(bool states = false) {
     program::Builder b(program_);
     const auto table = b.weight("table", quant::Type::F32, 1, kTokens, 8);
-    b.set_output(b.matmul(b.gather_rows(b.embed(table)), table));
+    auto x = b.embed(table);
+    if (states)
+      x = b.causal_conv(x, b.weight("taps", quant::Type::F32, 1, 8, 2), b.state("state", 1, 1, 8), 0);
+    b.set_output(b.matmul(b.gather_rows(x), table));
   }
   program::Ticket submit(const program::Step& step) override {
     logits_.assign(static_cast<size_t>(step.input.outputs() * kTokens), 0.0f);
