@@ -91,12 +91,9 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file(const std::string& path, std::span<const std::byte> bytes) {
-  const Descriptor file{::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644)};
-  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
-  // A device such as /dev/null or a pipe is not ours to remove.
-  struct stat info {};
   std::optional<UnfinishedFile> unfinished;
-  if (::fstat(file.fd, &info) == 0 && S_ISREG(info.st_mode)) unfinished.emplace(path);
+  const Descriptor file{open_unfinished(path, unfinished)};
+  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(file.fd, bytes.data(), bytes.size());
     if (wrote < 0 && errno == EINTR) continue;

@@ -1,9 +1,12 @@
 #include "base/unfinished_file.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
+#include <cerrno>
 #include <climits>
 #include <csignal>
 #include <cstring>
@@ -28,7 +31,13 @@ int unfinished = 0;
 std::array<struct sigaction, kSignals.size()> before;
 std::array<bool, kSignals.size()> watched;
 
+// While files are being opened a signal waits: they may be there already and not be watched yet.
+std::atomic<int> opening = 0, waiting = 0;
+static_assert(std::atomic<int>::is_always_lock_free);
+
 void remove_and_end(int signal) {
+  waiting = signal;  // first: whoever ends the opening looks at it after `opening` is 0
+  if (opening > 0) return;
   for (const Slot& slot : slots)
     if (slot.used.load()) ::unlink(slot.path);
   // As if nobody had caught it: whoever started the program sees the signal.
@@ -53,6 +62,22 @@ void leave_signals() {
     if (watched[i]) ::sigaction(kSignals[i], &before[i], nullptr);
 }
 
+class Opening {
+ public:
+  Opening() {
+    const std::lock_guard lock(mutex);
+    if (unfinished++ == 0) watch_signals();
+    ++opening;
+  }
+  Opening(const Opening&) = delete;
+  Opening& operator=(const Opening&) = delete;
+  ~Opening() {
+    if (--opening == 0 && waiting != 0) ::raise(waiting);
+    const std::lock_guard lock(mutex);
+    if (--unfinished == 0) leave_signals();
+  }
+};
+
 }  // namespace
 
 UnfinishedFile::UnfinishedFile(const std::string& path) {
@@ -72,6 +97,19 @@ UnfinishedFile::~UnfinishedFile() {
   const std::lock_guard lock(mutex);
   slots[static_cast<size_t>(slot_)].used = false;
   if (--unfinished == 0) leave_signals();
+}
+
+int open_unfinished(const std::string& path, std::optional<UnfinishedFile>& unfinished) {
+  const auto open = [&] { return ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644); };
+  struct stat info {};
+  // Nothing is ours to remove here, and opening a pipe may wait for its reader.
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) return open();
+  const Opening hold;
+  const int descriptor = open();
+  const int reason = errno;
+  if (descriptor >= 0 && ::fstat(descriptor, &info) == 0 && S_ISREG(info.st_mode)) unfinished.emplace(path);
+  errno = reason;
+  return descriptor;
 }
 
 }  // namespace sluice

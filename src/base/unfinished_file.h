@@ -2,6 +2,7 @@
 // is left with half a file of many gigabytes.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace sluice {
@@ -18,5 +19,10 @@ class UnfinishedFile {
  private:
   int slot_ = -1;  ///< -1: it is not watched, for want of room
 };
+
+/// Opens `path` for writing and cuts it to nothing, or makes it. Where it is an ordinary file, `unfinished`
+/// watches it from its first moment: a signal that comes between is dealt with afterwards. A device or a pipe
+/// is not ours to remove. Returns the descriptor, or -1 with errno.
+int open_unfinished(const std::string& path, std::optional<UnfinishedFile>& unfinished);
 
 }  // namespace sluice

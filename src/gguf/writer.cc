@@ -1,7 +1,5 @@
 #include "gguf/writer.h"
 
-#include <fcntl.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -148,11 +146,8 @@ uint64_t WritePlan::file_bytes() const {
 }
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)), buffer_(kBufferBytes) {
-  fd_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  fd_ = open_unfinished(path_, unfinished_);
   if (fd_ < 0) fail("{}: {}", path_, std::strerror(errno));
-  struct stat info {};
-  // Only a file that is certainly an ordinary one is ours to remove.
-  if (::fstat(fd_, &info) == 0 && S_ISREG(info.st_mode)) unfinished_.emplace(path_);
 }
 
 OutputFile::~OutputFile() {

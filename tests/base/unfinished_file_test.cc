@@ -1,6 +1,9 @@
 #include "base/unfinished_file.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -81,6 +84,41 @@ TEST_F(Unfinished, AfterwardsSignalsAreAsBefore) {
     ::_exit(now.sa_handler == SIG_DFL ? 0 : 1);
   });
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+TEST_F(Unfinished, NoMomentOfOpeningLeavesIt) {
+  const std::string path = folder_ / "new";
+  for (int i = 0; i < 100; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      for (;;) {
+        std::optional<UnfinishedFile> unfinished;
+        const int descriptor = open_unfinished(path, unfinished);
+        ::unlink(path.c_str());
+        ::close(descriptor);
+      }
+    }
+    while (!fs::exists(path)) ::sched_yield();  // it has begun
+    ::usleep(static_cast<useconds_t>(i * 7));
+    ::kill(child, SIGTERM);
+    int status = 0;
+    ::waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+    EXPECT_FALSE(fs::exists(path)) << i;
+  }
+}
+
+TEST_F(Unfinished, APipeIsOpenedAndNotRemoved) {
+  const std::string path = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0);
+  const int reader = ::open(path.c_str(), O_RDONLY | O_NONBLOCK);
+  std::optional<UnfinishedFile> unfinished;
+  const int descriptor = open_unfinished(path, unfinished);
+  EXPECT_GE(descriptor, 0);
+  EXPECT_FALSE(unfinished.has_value());
+  ::close(descriptor);
+  ::close(reader);
+  EXPECT_TRUE(fs::exists(path));
 }
 
 TEST_F(Unfinished, MoreThanThereIsRoomForAreLeftAlone) {
