@@ -37,14 +37,20 @@ struct SynthModel {
   const char* feed_forward_norm = "ffn_norm";          ///< what files call it
   /// Of gpt-oss: windows of so many positions, and with them sinks and biases of all that is multiplied.
   int64_t window = 0;
-  /// Of qwen3next and its like: gated delta nets in all but every interval-th layer, and in the others a gate
-  /// behind each query; shared experts that count as a router says. interval 0: none of it.
+  /// Of qwen3next and its like: gated delta nets in all but every interval-th layer and the last one, and in
+  /// those a gate behind each query; shared experts that count as a router says. interval 0: none of it.
   struct Delta {
     int interval;
     int64_t key_heads, heads, key, value, taps;
     bool in_turns;  ///< heads that share keys take turns; betas and decays are products of their own
+    /// Of kimi-linear, with latent attention: a decay a channel of the keys. No gates behind queries, and
+    /// shared experts as elsewhere.
+    bool by_channel = false;
   };
   Delta delta = {};
+  bool is_linear(int layer) const {
+    return delta.interval > 0 && (layer + 1) % delta.interval != 0 && layer + 1 != layers;
+  }
   /// Experts come in so many groups, of which each token uses some; 0: in one.
   int64_t expert_groups = 0, expert_groups_used = 0;
 };

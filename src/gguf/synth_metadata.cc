@@ -334,9 +334,22 @@ void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Ke
   if (m.yarn_factor > 0) add_yarn_keys(m, arch, keys);
 }
 
-void add_latent_attention_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
+/// One head of keys in layers of latent attention, none in linear ones.
+void add_channel_keys(const SynthModel& m, int layers, const std::string& arch, Keys& keys) {
+  std::vector<int32_t> heads;
+  for (int layer = 0; layer < layers; ++layer) heads.push_back(m.is_linear(layer) ? 0 : 1);
+  keys.add(arch + "attention.head_count_kv", std::move(heads));
+  keys.u32(arch + "kda.head_dim", m.delta.key);
+  keys.u32(arch + "ssm.conv_kernel", m.delta.taps);
+}
+
+void add_latent_attention_keys(const SynthModel& m, int layers, const std::string& arch, Keys& keys) {
   keys.u32(arch + "attention.head_count", m.heads);
-  keys.u32(arch + "attention.head_count_kv", 1);
+  if (m.delta.by_channel) {
+    add_channel_keys(m, layers, arch, keys);
+  } else {
+    keys.u32(arch + "attention.head_count_kv", 1);
+  }
   keys.u32(arch + "attention.key_length", m.kv_rank + m.rope);
   keys.u32(arch + "attention.value_length", m.kv_rank);
   keys.u32(arch + "attention.key_length_mla", m.nope + m.rope);
@@ -354,7 +367,7 @@ void add_latent_attention_keys(const SynthModel& m, const std::string& arch, Key
 /// As the converters of each architecture write them: dense models have none, but for deepseek2.
 void add_expert_keys(const SynthModel& m, const std::string& arch, Keys& keys) {
   if (m.experts == 0 && m.kv_heads > 0) return;
-  const bool counted = m.delta.interval == 0;  // elsewhere their width is given
+  const bool counted = m.delta.interval == 0 || m.delta.by_channel;  // elsewhere their width is given
   if (counted && (m.experts_shared > 0 || m.kv_heads == 0))
     keys.u32(arch + "expert_shared_count", m.experts_shared);
   keys.u32(arch + "expert_feed_forward_length", m.expert_width);
@@ -413,7 +426,8 @@ std::vector<WriteEntry> synth_metadata(const SynthOptions& options) {
   if (latent || model.experts > 0)
     keys.u32(arch + "leading_dense_block_count", std::min(layers, model.dense_layers));
   keys.u32(arch + "vocab_size", model.vocabulary);
-  latent ? add_latent_attention_keys(model, arch, keys) : add_grouped_attention_keys(model, arch, keys);
+  latent ? add_latent_attention_keys(model, layers, arch, keys)
+         : add_grouped_attention_keys(model, arch, keys);
   add_expert_keys(model, arch, keys);
   add_tokenizer_keys(model, keys);
   return keys.take();

@@ -133,6 +133,28 @@ void add_delta_net(const SynthModel& m, int layer, std::vector<Row>& rows) {
   add("ssm_out", {values, m.width});
 }
 
+void add_channel_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
+  const auto add = [&](const std::string& name, std::vector<int64_t> shape, const char* suffix = ".weight") {
+    rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer, suffix});
+  };
+  const SynthModel::Delta& d = m.delta;
+  const int64_t columns = d.heads * d.key;
+  add("attn_norm", {m.width});
+  for (const std::string part : {"q", "k", "v"}) {
+    add("attn_" + part, {m.width, columns});
+    add("ssm_conv1d_" + part, {d.taps, columns});
+  }
+  for (const std::string gate : {"f", "g"}) {
+    add("ssm_" + gate + "_a", {m.width, d.key});
+    add("ssm_" + gate + "_b", {d.key, columns});
+  }
+  add("ssm_beta", {m.width, d.heads});
+  add("ssm_a", {d.heads}, "");
+  add("ssm_dt", {columns}, ".bias");
+  add("ssm_norm", {d.value});
+  add("attn_output", {columns, m.width});
+}
+
 void add_latent_attention(const SynthModel& m, int layer, std::vector<Row>& rows) {
   const auto add = [&](const char* name, std::vector<int64_t> shape) {
     rows.push_back({fmt::format("blk.{}.{}", layer, name), std::move(shape), layer});
@@ -176,7 +198,7 @@ void add_feed_forward(const SynthModel& m, int layer, std::vector<Row>& rows) {
     add("ffn_down_exps", {m.width, m.experts}, ".bias");
   }
   if (shared == 0) return;
-  if (m.delta.interval > 0) add("ffn_gate_inp_shexp", {m.width});
+  if (m.delta.interval > 0 && !m.delta.by_channel) add("ffn_gate_inp_shexp", {m.width});
   add("ffn_gate_shexp", {m.width, shared});
   add("ffn_up_shexp", {m.width, shared});
   add("ffn_down_shexp", {shared, m.width});
@@ -217,10 +239,11 @@ WritePlan plan_synth(const SynthOptions& options) {
   const int layers = options.layers > 0 ? options.layers : model.layers;
   for (int layer = 0; layer < layers + (options.prediction ? 1 : 0); ++layer) {
     // A block of multi-token prediction attends to all positions.
-    const bool linear = layer < layers && model.delta.interval > 0 && (layer + 1) % model.delta.interval != 0;
-    const auto attention = linear               ? add_delta_net
-                           : model.kv_heads > 0 ? add_grouped_attention
-                                                : add_latent_attention;
+    const bool linear = layer < layers && model.is_linear(layer);
+    const auto attention = linear && model.delta.by_channel ? add_channel_attention
+                           : linear                         ? add_delta_net
+                           : model.kv_heads > 0             ? add_grouped_attention
+                                                            : add_latent_attention;
     attention(model, layer, rows);
     add_feed_forward(model, layer, rows);
   }

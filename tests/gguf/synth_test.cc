@@ -60,19 +60,26 @@ TEST(Synth, SizesAreThoseOfTheRealFiles) {
   EXPECT_EQ(plan_synth(options_for("youtu-llm-2b", "q4_0")).tensors.size(), 32u * 13 + 2);
 }
 
-// As published: 671 billion numbers, of which 37 are a token's.
-TEST(Synth, DeepSeekV3HasItsNumberOfParameters) {
-  const SynthModel& model = *find_synth_model("deepseek-v3");
+/// Billions of numbers, and how many of them are a token's.
+std::pair<double, double> billions(const char* name) {
+  const SynthModel& model = *find_synth_model(name);
   double all = 0, active = 0;
-  for (const WriteTensor& tensor : plan_synth(options_for("deepseek-v3", "q4_k_m")).tensors) {
+  for (const WriteTensor& tensor : plan_synth(options_for(name, "q4_k_m")).tensors) {
     const double count = std::accumulate(tensor.shape.begin(), tensor.shape.end(), 1.0, std::multiplies<>());
     const bool routed = tensor.name.find("_exps.") != std::string::npos;
     all += count;
     active +=
         routed ? count * static_cast<double>(model.experts_used) / static_cast<double>(model.experts) : count;
   }
-  EXPECT_NEAR(all / 1e9, 671.0, 0.5);
-  EXPECT_NEAR(active / 1e9, 37.5, 0.7);
+  return {all / 1e9, active / 1e9};
+}
+
+// As published: 671 billion numbers, of which 37 are a token's, and 49.1.
+TEST(Synth, ModelsHaveTheirNumberOfParameters) {
+  const auto [all, active] = billions("deepseek-v3");
+  EXPECT_NEAR(all, 671.0, 0.5);
+  EXPECT_NEAR(active, 37.5, 0.7);
+  EXPECT_NEAR(billions("kimi-linear-48b-a3b").first, 49.1, 0.1);
 }
 
 TEST(Synth, BytesPerToken) {

@@ -10,7 +10,8 @@ import sys
 import tempfile
 
 SHAPES = [("glm-4.7-flash", "q4_0"), ("glm-4.7-flash", "q4_k_m"), ("deepseek-v2-lite", "q4_k_m"), ("youtu-llm-2b", "q8_0"),
-          ("qwen3-30b-a3b", "q4_k_m"), ("gpt-oss-20b", "mxfp4"), ("qwen3.6-35b-a3b", "q4_k_m"), ("glm-4.5-air", "iq3_s")]
+          ("qwen3-30b-a3b", "q4_k_m"), ("gpt-oss-20b", "mxfp4"), ("qwen3.6-35b-a3b", "q4_k_m"), ("glm-4.5-air", "iq3_s"),
+          ("kimi-linear-48b-a3b", "q4_k_m")]
 
 
 def failure_of(command):
@@ -72,7 +73,7 @@ def main(sluice, library):
         shutil.copy(library, os.path.join(folder, "libsluice_cuda.so"))
         model = os.path.join(folder, "model.gguf")
         for shape, mix in SHAPES:
-            layers = "4" if shape == "qwen3.6-35b-a3b" else "2"  # every fourth layer has full attention
+            layers = "4" if shape in ("qwen3.6-35b-a3b", "kimi-linear-48b-a3b") else "2"  # every fourth layer has full attention
             subprocess.run([binary, "synth", shape, model, "--mix", mix, "--layers", layers], check=True, capture_output=True)
             command = [binary, "bench", "--backend", "cuda", "-m", model, "-p", "512", "-n", "8", "-r", "2", "--npl", "1,2,8"]
             if failure := failure_of(command)[0]:
