@@ -22,7 +22,8 @@ struct Stretch {
 
 class Cuts {
  public:
-  Cuts(const OpCase& op_case, int32_t rows) : run_(op_case, 5), rows_(rows) {
+  /// deviation: of what goes in.
+  Cuts(const OpCase& op_case, int32_t rows, float deviation = 1) : run_(op_case, 5), rows_(rows) {
     const Program& p = run_.program();
     info(op()).operands(op(), [&](const char*, TensorId id, bool written) {
       if (p[id].kind != Kind::Activation) return;
@@ -32,7 +33,7 @@ class Cuts {
       }
       std::vector<float>& values = inputs_[p.storage(id)];
       const Tensor& whole = p[p.storage(id)];
-      std::normal_distribution<float> normal;
+      std::normal_distribution<float> normal(0, deviation);
       values.resize(static_cast<size_t>(2 * rows * width(whole)));
       for (float& value : values) value = normal(random_);
     });

@@ -189,7 +189,10 @@ std::vector<OpCase> DeltaRule::cases() {
           {"4 of 2 heads 64x96 rows 7", 7, build({2, 4, 64, 96})},
           {"2 of 1 heads 128x64 rows 129", 129, build({1, 2, 128, 64})},
           {"4 of 2 heads 64x32, in turns, rows 300", 300, build({2, 4, 64, 32, true})},
-          {"2 heads 32x41 by channel rows 70", 70, build({2, 2, 32, 41, false, true})}};
+          {"2 heads 32x41 by channel rows 70", 70, build({2, 2, 32, 41, false, true})},
+          {"4 of 2 heads 128x64, in turns, by channel rows 65", 65, build({2, 4, 128, 64, true, true})},
+          {"2 heads 128x128 by channel rows 128", 128, build({2, 2, 128, 128, false, true})},
+          {"4 of 2 heads 64x32 by channel rows 300", 300, build({2, 4, 64, 32, false, true})}};
 }
 
 }  // namespace sluice::program

@@ -7,7 +7,7 @@
 // change. The other half are ahead of them by some rows: they make unit vectors and decays of what rows
 // bring, in shared memory. The matrix is read and written once a step.
 //
-// Prompts take decays a head in chunks (delta_rule_chunked.cu).
+// Prompts go in chunks (delta_rule_chunked.cu).
 //
 // delta_net, of few rows: those that prepare make the convolution, too, and a head's blocks are a cluster, in
 // which they tell each other what they have made for the norm. It gives the bits of the three ops.
