@@ -171,7 +171,7 @@ struct QueryOperands {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       unscale[h] = query_unscale(lane_max(largest[h], 4));
-      const float scale = 1.0f / unscale[h];
+      const float scale = query_scale(unscale[h]);
       const bool none =
           kRest && __all_sync(kWholeWarp, from[h] == nullptr);  // groups of eight heads: half of the work
 #pragma unroll

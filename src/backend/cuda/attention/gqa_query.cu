@@ -63,25 +63,24 @@ __global__ void __launch_bounds__(kWarps * 32)
   pdl.wait();
   if (row >= step.header->rows) return;
   const auto ready = [&](bool is_key) {
-    make_ready(
-        h, x, norm, norm, angles, columns, lane, [&](int) { return is_key; }, [&](int) { return head; });
+    const auto keys = [&](int) { return is_key; };
+    make_ready(h, x, norm, norm, angles, columns, lane, keys, [&](int) { return head; });
   };
   if (is_query) {
     x[0].ask(h.q(row, at), columns, lane), x[0].add(bias);
     ready(false);
-    for (int c = lane; c < columns; c += 32) args.out(row, at)[c] = head[c];
+    x[0].put(args.out(row, at), columns, lane);
     return;
   }
   if (slot < 0 || at >= kv_heads) return;
   char* const to = args.cache.row(args.layer, slot);
   const auto put = [&](int first, int count) {
+    x[0].put(head, count, lane);
 #pragma unroll 1  // code that is run once costs its fetch
     for (int c = lane; c < count; c += 32) put_number(args.cache, to, first + c, head[c]);
   };
   if (is_value) {
     x[0].ask(h.v(row) + at * value, value, lane), x[0].add(bias);
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) head[32 * k + lane] = x[0].of[k];
     put(kv_heads * columns + at * value, value);
   } else {
     x[0].ask(h.k(row, at), columns, lane), x[0].add(bias);

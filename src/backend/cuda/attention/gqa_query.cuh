@@ -45,6 +45,11 @@ struct HeadNumbers {
 #pragma unroll
     for (int k = 0; k < kEach; ++k) of[k] += other.of[k];
   }
+  __device__ __forceinline__ void put(float* to, int columns, int lane) const {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      if (32 * k < columns) to[lane + 32 * k] = of[k];
+  }
   /// Of a head's part of a bias, or zeroes.
   __device__ __forceinline__ void ask_bias(const float* bias, int head, int columns, int lane) {
     ask_weight(bias != nullptr ? bias + head * columns : nullptr, columns, lane);
@@ -58,36 +63,56 @@ struct HeadNumbers {
   }
 };
 
-/// Heads normed where they have a weight, and rotated, each in shared memory of the warp: together, since the
-/// steps of one wait for each other. is_key(i) and at(i): of head i.
+/// Rotates pairs of a head's numbers that a lane has both of: k and k + kApart.
+template <int kApart, int kEach, int kPairs>
+__device__ __forceinline__ void rotate(HeadNumbers<kEach>& x, const HeadAngles<kPairs>& angles) {
+#pragma unroll
+  for (int k = 0; k < kApart; ++k) {
+    const SinCos by = angles.of[k];
+    const float first = x.of[k], second = x.of[k + kApart];
+    x.of[k] = first * by.cosine - second * by.sine, x.of[k + kApart] = first * by.sine + second * by.cosine;
+  }
+}
+
+/// Heads normed where they have a weight, and rotated: together, since the steps of one wait for each other.
+/// is_key(i): of head i; at(i): shared memory of the warp for it, for pairs that lie on different lanes.
 template <int kHeads, int kEach, int kPairs, typename IsKey, typename At>
-__device__ __forceinline__ void make_ready(const GqaQueryArgs& args, const HeadNumbers<kEach> (&x)[kHeads],
+__device__ __forceinline__ void make_ready(const GqaQueryArgs& args, HeadNumbers<kEach> (&x)[kHeads],
                                            const HeadNumbers<kEach>& q_norm, const HeadNumbers<kEach>& k_norm,
                                            const HeadAngles<kPairs>& angles, int columns, int lane,
                                            IsKey is_key, At at) {
-  float inverse[kHeads] = {};
   if (args.q_norm != nullptr || args.k_norm != nullptr) {
 #pragma unroll
     for (int i = 0; i < kHeads; ++i) {
       float squares = 0;
 #pragma unroll
       for (int k = 0; k < kEach; ++k) squares += x[i].of[k] * x[i].of[k];
-      inverse[i] = 1.0f / sqrtf(lane_sum(squares) / static_cast<float>(columns) + args.epsilon);
+      const float inverse = rsqrtf(lane_sum(squares) / static_cast<float>(columns) + args.epsilon);
+      if ((is_key(i) ? args.k_norm : args.q_norm) == nullptr) continue;
+#pragma unroll
+      for (int k = 0; k < kEach; ++k) x[i].of[k] *= inverse * (is_key(i) ? k_norm : q_norm).of[k];
     }
   }
+  const int half = args.rotated / 2;
+  if (!args.table.neighbours && half % 32 == 0) {
 #pragma unroll
-  for (int i = 0; i < kHeads; ++i) {
-    const bool has_norm = (is_key(i) ? args.k_norm : args.q_norm) != nullptr;
-#pragma unroll
-    for (int k = 0; k < kEach; ++k) {
-      const float by = inverse[i] * (is_key(i) ? k_norm : q_norm).of[k];
-      if (32 * k < columns) at(i)[lane + 32 * k] = has_norm ? x[i].of[k] * by : x[i].of[k];
+    for (int i = 0; i < kHeads; ++i) {
+      if (half == 32) rotate<1>(x[i], angles);
+      if constexpr (kEach >= 4)
+        if (half == 64) rotate<2>(x[i], angles);
+      if constexpr (kEach >= 8) {
+        if (half == 96) rotate<3>(x[i], angles);
+        if (half == 128) rotate<4>(x[i], angles);
+      }
     }
+    return;
   }
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) x[i].put(at(i), columns, lane);
   __syncwarp();
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
-    const int pair = lane + 32 * k, half = args.rotated / 2;
+    const int pair = lane + 32 * k;
     if (pair >= half) continue;
     const int first = args.table.first(pair), second = args.table.second(pair, half);
     const SinCos by = angles.of[k];
@@ -99,6 +124,12 @@ __device__ __forceinline__ void make_ready(const GqaQueryArgs& args, const HeadN
     }
   }
   __syncwarp();
+#pragma unroll
+  for (int i = 0; i < kHeads; ++i) {
+#pragma unroll
+    for (int k = 0; k < kEach; ++k)
+      if (32 * k < columns) x[i].of[k] = at(i)[lane + 32 * k];
+  }
 }
 
 }  // namespace sluice::backend::cuda

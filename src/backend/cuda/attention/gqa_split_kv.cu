@@ -105,13 +105,10 @@ struct Weighed {
     if (weight.x == -INFINITY) return;
     const float factor = exp2f(weight.x - largest);
     total += factor * weight.y;
-    add(v, factor);
-  }
-  __device__ __forceinline__ void add(float4 v, float factor) {
     sum.x += factor * v.x, sum.y += factor * v.y, sum.z += factor * v.z, sum.w += factor * v.w;
   }
   __device__ __forceinline__ float4 value() const {
-    const float inverse = 1.0f / total;
+    const float inverse = __fdividef(1.0f, total);
     return {sum.x * inverse, sum.y * inverse, sum.z * inverse, sum.w * inverse};
   }
 };
@@ -177,8 +174,6 @@ template <int kColumns>
 __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, const float* sinks,
                                        Sums<kColumns>& sums, const TwoRows<kPiece, kColumns>& rows) {
   __shared__ float2 of_warp[kWarps][kGroupQueries];  // the largest score and the sum below it
-  __shared__ float factors[kWarps][kGroupQueries];
-  __shared__ float2 of_all[kGroupQueries];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
   __syncthreads();  // everybody has done with keys and values
 #pragma unroll
@@ -193,32 +188,21 @@ __device__ __forceinline__ void reduce(const AttendArgs& p, const Work& work, co
       *reinterpret_cast<float2*>(to + 8 * n) = {rows.sum[n][2 * h], rows.sum[n][2 * h + 1]};
   }
   __syncthreads();
-  if (const int query = static_cast<int>(threadIdx.x); query < p.heads_a_group) {
-    float largest = sinks[query];
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) largest = fmaxf(largest, of_warp[w][query].x);
-    float total = exp2f(sinks[query] - largest);
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      const float2 one = of_warp[w][query];
-      const float factor = one.x == -INFINITY ? 0.0f : exp2f(one.x - largest);
-      total += factor * one.y, factors[w][query] = factor;
-    }
-    of_all[query] = {largest, total};
-  }
-  __syncthreads();
   const int64_t part = (int64_t{work.row} * p.chunks + work.chunk) * p.q.heads;
   each_four<kColumns>(p, work.group, [&](int head, int column) {
     const int query = head - work.group * p.heads_a_group;
-    Weighed all{.largest = of_all[query].x, .total = of_all[query].y};
+    Weighed all{.largest = sinks[query]};
+#pragma unroll
+    for (const auto& one : of_warp) all.largest = fmaxf(all.largest, one[query].x);
+    all.total = exp2f(sinks[query] - all.largest);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w)
-      all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), factors[w][query]);
+      all.add(*reinterpret_cast<const float4*>(sums.of_warp[w][query] + column), of_warp[w][query]);
     if (work.alone) {
       leave(p, work.row, head, column, all.value());
     } else {
       *reinterpret_cast<float4*>(p.parts + (part + head) * kColumns + column) = all.sum;
-      if (column == 0) p.weights[part + head] = of_all[query];
+      if (column == 0) p.weights[part + head] = {all.largest, all.total};
     }
   });
   if (!work.alone && p.arrived != nullptr) join_arrived<kColumns>(p, work);

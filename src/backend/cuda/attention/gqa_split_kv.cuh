@@ -141,7 +141,8 @@ struct MadeHeads {
   using Halves = HalfRows<kColumns>;
   static constexpr bool kMakes = true, kBiased = kColumns <= kMostBiased;
   static constexpr int kEach = kColumns / 32, kHeads = kGroupQueries / kWarps;
-  static_assert((kHeads + 2) * kColumns * 4 + kWarps * 32 <= S::kStageBytes);
+  static constexpr int kScratch = 3 * kColumns;  ///< numbers of a warp's heads
+  static_assert(2 * kScratch * 4 <= S::kStageBytes && kGroupQueries * Halves::kPitch <= S::kStageBytes);
   const AttendArgs& p;
   const GqaQueryArgs& h;
   const Work& work;
@@ -177,27 +178,57 @@ struct MadeHeads {
     __shared__ __align__(16) __half rows[kMadeRows][2 * kColumns];
     return rows[row];
   }
-  /// Query i of the group (of the warp i % kWarps, in its piece that comes last; banks differ), or behind
-  /// them the warp's key and value.
-  static __device__ __forceinline__ float* head_at(int i) {
+  /// What warp i's piece that comes last has before it comes: the queries as halves, what these leave, and
+  /// two warps' scratch each.
+  static __device__ __forceinline__ char* last_piece(int i) {
     extern __shared__ __align__(128) char attend_shared[];
-    char* const piece = attend_shared + i % kWarps * (S::kWarpBytes + 32) + (S::kStages - 1) * S::kStageBytes;
-    return reinterpret_cast<float*>(piece) + i / kWarps * kColumns;
+    return attend_shared + i * S::kWarpBytes + (S::kStages - 1) * S::kStageBytes;
+  }
+  __device__ __forceinline__ float* scratch(int i) const {
+    return reinterpret_cast<float*>(last_piece(2 + warp / 2)) + warp % 2 * kScratch + i * kColumns;
+  }
+  static __device__ __forceinline__ float* unscales() {
+    __shared__ float of[kGroupQueries];
+    return of;
   }
 
   __device__ __forceinline__ void load(QueryOperands<kColumns, true>& query) const {
     make();
     __syncthreads();
-    const auto place = [&](int i) { return i < p.heads_a_group ? head_at(i) : nullptr; };
-    query.template load<true>({place(lane / 4), place(lane / 4 + 8)});
+    const uint32_t halves = shared_address(last_piece(0)), rests = shared_address(last_piece(1));
+    const bool many = p.heads_a_group > 8;
+#pragma unroll
+    for (int s = 0; s < kColumns / 16; ++s) {
+      const int at = Halves::unit(lane / 8 % 2 * 8 + lane % 8, 2 * s + lane / 16);
+      load_matrices(query.first[s], halves + at), load_matrices(query.rest[s], rests + at);
+      if (many) continue;
+      query.first[s][1] = query.first[s][3] = query.rest[s][1] = query.rest[s][3] = 0;
+    }
+    query.unscale[0] = unscales()[lane / 4], query.unscale[1] = many ? unscales()[lane / 4 + 8] : 1.0f;
     __syncthreads();  // pieces come where the queries are
+  }
+  /// Leaves query i of the group for all warps, as QueryOperands has it.
+  __device__ __forceinline__ void put_query(int i, const HeadNumbers<kEach>& x) const {
+    float largest = 0;
+#pragma unroll
+    for (const float v : x.of) largest = fmaxf(largest, fabsf(v));
+    const float unscale = query_unscale(lane_max(largest)), scale = query_scale(unscale);
+    if (lane == 0) unscales()[i] = unscale;
+#pragma unroll
+    for (int k = 0; k < kEach; ++k) {
+      const int c = lane + 32 * k, at = Halves::unit(i, c / 8) + c % 8 * 2;
+      const float scaled = x.of[k] * scale;
+      const __half half = __float2half_rn(scaled);
+      *reinterpret_cast<__half*>(last_piece(0) + at) = half;
+      *reinterpret_cast<__half*>(last_piece(1) + at) = __float2half_rn(scaled - __half2float(half));
+    }
   }
   /// A warp's queries, two at a time, and its rows' keys and values, those of the block's row with the first
   /// queries.
   __device__ __forceinline__ void make() const {
     unsigned rows = __ballot_sync(kWholeWarp, position >= 0);
     int row = (rows >> work.row & 1) != 0 ? work.row : -1;
-    HeadNumbers<kEach> v = {};
+    HeadNumbers<kEach> k = {}, v = {};
 #pragma unroll
     for (int first = 0; first < kHeads; first += 2) {
       if (first * kWarps >= p.heads_a_group) break;
@@ -210,25 +241,24 @@ struct MadeHeads {
         if constexpr (kBiased) x[i].add(q_bias[first + i]);
       }
       if (first == 0 && row >= 0) ask_row(row, x[2], v);
-      make_ready(
-          h, x, q_norm, k_norm, angles, kColumns, lane, [](int i) { return i == 2; },
-          [&](int i) {
-            return i < 2 ? head_at((first + i) * kWarps + warp) : first == 0 ? own_key() : own_value();
-          });
+      const auto is_key = [](int i) { return i == 2; };
+      make_ready(h, x, q_norm, k_norm, angles, kColumns, lane, is_key, [&](int i) { return scratch(i); });
+#pragma unroll
+      for (int i = 0; i < 2; ++i) put_query((first + i) * kWarps + warp, x[i]);
+      if (first == 0) k = x[2];
     }
     for (;;) {
-      if (row >= 0) leave_row(row, v), rows &= ~(1u << row);
+      if (row >= 0) leave_row(row, k, v), rows &= ~(1u << row);
       if (rows == 0) break;
       row = __ffs(static_cast<int>(rows)) - 1;
       HeadNumbers<kEach> key[1];
       ask_row(row, key[0], v);
-      make_ready(
-          h, key, q_norm, k_norm, HeadAngles<kEach / 2>(h, __shfl_sync(kWholeWarp, position, row), lane),
-          kColumns, lane, [](int) { return true; }, [&](int) { return own_key(); });
+      const HeadAngles<kEach / 2> its(h, __shfl_sync(kWholeWarp, position, row), lane);
+      const auto is_key = [](int) { return true; };
+      make_ready(h, key, q_norm, k_norm, its, kColumns, lane, is_key, [&](int) { return scratch(0); });
+      k = key[0];
     }
   }
-  __device__ __forceinline__ float* own_key() const { return head_at(kGroupQueries + warp); }
-  __device__ __forceinline__ float* own_value() const { return head_at(kGroupQueries + kWarps + warp); }
   /// A row's key and value of the group.
   __device__ __forceinline__ void ask_row(int row, HeadNumbers<kEach>& k, HeadNumbers<kEach>& v) const {
     k.ask(h.k(row, work.group), kColumns, lane);
@@ -236,16 +266,17 @@ struct MadeHeads {
     if constexpr (kBiased) k.add(k_bias), v.add(v_bias);
   }
   /// As the cache gives them back; the block's own row enters it.
-  __device__ __forceinline__ void leave_row(int row, const HeadNumbers<kEach>& v) const {
-    const float* const key = own_key();
+  __device__ __forceinline__ void leave_row(int row, const HeadNumbers<kEach>& k,
+                                            const HeadNumbers<kEach>& v) const {
     __half* const to = made_row(row);
     char* const cached = row == work.row && slot >= 0 ? p.cache.row(p.layer, slot) : nullptr;
     const int keys = p.first_column(work.group, false), values = p.first_column(work.group, true);
     if constexpr (kCoded) {
-      float* const value = own_value();
-#pragma unroll
-      for (int i = 0; i < kEach; ++i) value[lane + 32 * i] = v.of[i];
-        // A loop: code that is run once costs its fetch.
+      const float* const key = scratch(0);
+      const float* const value = scratch(1);
+      __syncwarp();
+      k.put(scratch(0), kColumns, lane), v.put(scratch(1), kColumns, lane);
+      // A loop: code that is run once costs its fetch.
 #pragma unroll 1
       for (int c = lane; c < kColumns; c += 32) {
         to[c] = as_cached<true>(key[c]), to[kColumns + c] = as_cached<true>(value[c]);
@@ -257,7 +288,7 @@ struct MadeHeads {
 #pragma unroll
       for (int i = 0; i < kEach; ++i) {
         const int c = lane + 32 * i;
-        const __half made[2] = {as_cached<false>(key[c]), as_cached<false>(v.of[i])};
+        const __half made[2] = {as_cached<false>(k.of[i]), as_cached<false>(v.of[i])};
         to[c] = made[0], to[kColumns + c] = made[1];
         if (exact != nullptr) exact[keys + c] = made[0], exact[values + c] = made[1];
       }

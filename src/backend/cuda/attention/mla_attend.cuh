@@ -86,6 +86,10 @@ __device__ __forceinline__ float query_unscale(float largest) {
   const int exponent = min(max(static_cast<int>(__float_as_uint(largest) >> 23), 40), 254);
   return __uint_as_float(static_cast<uint32_t>(exponent - 7) << 23);
 }
+/// 1 / query_unscale: of powers of two exponents are subtracted.
+__device__ __forceinline__ float query_scale(float unscale) {
+  return __uint_as_float((254u << 23) - __float_as_uint(unscale));
+}
 
 /// Cache rows in eight bits, as they lie in the cache, to rows of halves. A block of kThreads calls it.
 template <int kThreads>
