@@ -294,6 +294,7 @@ void PackedWeights::pack_into(std::byte* into, Team& team, const program::Progre
       since_meeting = 0;
     }
   });
+  consumed.finish();
   if (progress) progress(bytes_, bytes_);
 }
 
