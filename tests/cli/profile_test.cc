@@ -45,9 +45,9 @@ TEST_F(Profile, RowsAndGapsAddUpToTheWallTimeWithinTwoPercent) {
 
 TEST_F(Profile, PeoplesTableHasLayersWeightsAndSources) {
   EXPECT_THAT(run("profile -n 2 --layers").out, HasSubstr("3.mla_values"));
-  EXPECT_THAT(run("profile -n 2 --weights --md").out, HasSubstr("matmul attn_kv_a_mqa"));
+  EXPECT_THAT(run("profile -n 2 --backend ref --weights --md").out, HasSubstr("matmul attn_kv_a_mqa"));
   EXPECT_THAT(run("profile -n 2 --with-source").out, HasSubstr("(src/backend/cpu/ops/mla_values.cc:"));
-  EXPECT_THAT(run("profile -n 2 --batch 3").out, HasSubstr("different experts a layer"));
+  EXPECT_THAT(run("profile -n 2 --backend ref --batch 3").out, HasSubstr("different experts a layer"));
   EXPECT_EQ(run("profile -n 2 --layers --weights").code, 2);
   EXPECT_EQ(run("profile -n 0").code, 2);
 }

@@ -43,7 +43,7 @@ class Streams : public testing::Test, public test::CommandFolder {
                  {"load", "load -p 32 -n 2 --streams 1 -t 1"},
                  {"profile", "profile -n 2 -t 1" + no_peaks},
                  {"forecast", "forecast --bandwidth 50GB --flops 1T"},
-                 {"opbench", "opbench rms_norm -m " + small + " --seconds 0.001 --rotate 1MB -t 1"},
+                 {"opbench", "opbench rms_norm --seconds 0.001 --rotate 1MB -t 1 -m " + small + no_peaks},
                  {"draftbench", "draftbench -n 4 -t 1 " + text + " " + text},
                  {"tune", "tune --dry-run --seconds 0.001 --rotate 1MB -t 1"},
                  {"cache", "cache list " + path(".")},
