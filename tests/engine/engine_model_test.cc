@@ -50,9 +50,11 @@ void PrintTo(Stepping stepping, std::ostream* out) {
   *out << kNames[static_cast<size_t>(stepping)];
 }
 
-/// Hybrid: half of the model's mixtures of experts are the second place's.
+/// Hybrid: half of the model's mixtures of experts are the second place's. A team of threads is Cpu's alone:
+/// the others would wait at its meetings, and every step has the same bits.
 std::unique_ptr<program::Backend> backend_of(Stepping stepping, const model::Model& model) {
-  if (stepping != Stepping::Hybrid) return backend::make_cpu_backend({.threads = 2});
+  if (stepping != Stepping::Hybrid)
+    return backend::make_cpu_backend({.threads = stepping == Stepping::Cpu ? 2 : 1});
   const size_t mixtures = (program::routed_experts(model.program).size() + 1) / 2;
   return backend::make_offload_backend(backend::make_cpu_backend({.threads = 1}),
                                        backend::make_cpu_backend({.threads = 1}),
