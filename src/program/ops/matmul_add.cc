@@ -51,6 +51,18 @@ std::vector<OpCase> MatmulAdd::cases() {
   for (const int64_t rows : {1, 4, 70}) add(Type::Q4_K, rows, false);
   for (const int64_t rows : {1, 2, 8, 40, 150}) add(Type::Q8_0, rows, true, true);
   for (const int64_t rows : {1, 4}) add(Type::F16, rows, false, true);
+  // Down projections of dense models: Qwen3-8B's columns and Llama-3.1-8B's.
+  const auto down = [&](Type type, int64_t columns, int64_t rows) {
+    const std::string name = fmt::format("{} down 32x{} rows {}", quant::type_info(type).name, columns, rows);
+    list.push_back({name, rows, [=](Builder& b) {
+                      b.matmul_add(b.activation("x", kStepRows, 1, columns),
+                                   b.weight("weight", type, 1, 32, columns),
+                                   b.activation("residual", kStepRows, 1, 32));
+                    }});
+  };
+  for (const Type type : {Type::Q4_K, Type::Q6_K})
+    for (const int64_t rows : {2, 5, 8}) down(type, 12288, rows);
+  down(Type::Q6_K, 14336, 3);
   return list;
 }
 

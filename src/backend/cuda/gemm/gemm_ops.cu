@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "backend/cuda/gemm/gemm_dense.h"
+#include "backend/cuda/gemv/code_rows.h"
 #include "backend/cuda/gemv/head_matmul_small_batch.h"
 #include "backend/cuda/gemv/matmul_add_small_batch.h"
 #include "backend/cuda/gemv/norm_matmul_q8.h"
@@ -93,41 +94,70 @@ bool serves_matmul_add(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
   return sizes.rows > kNarrowRows && known(p, op.weight.id);
 }
+/// Whether rows that do not come in codes are made codes, for the kernel of few rows.
+bool matmul_add_codes_rows(const Program& p, const MatmulAdd& op, const Sizes& sizes) {
+  const Tensor &in = p[op.in.id], &out = p[op.out.id];
+  return sizes.rows <= kNTileTokens && in.shape[0] == kStepRows && out.shape[0] == kStepRows &&
+         in.stride[0] % 4 == 0 && in.offset % 4 == 0 && serves_matmul_add_small_batch(p[op.weight.id], sizes);
+}
+/// Whether these rows are what a norm_matmul takes.
+bool normed_behind(const Program& p, TensorId made) {
+  return std::ranges::any_of(p.ops(), [&](const Op& op) {
+    const auto* const behind = std::get_if<NormMatmul>(&op.args);
+    return behind != nullptr && behind->in.id == made;
+  });
+}
 void launch_matmul_add(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MatmulAdd>(record.args);
   const Rows<float> residual = residual_rows(c.memory, op.residual.id, op.out.id),
                     out = flat(c.memory.rows(op.out.id));
-  const RouterSums sums = c.produces != nullptr ? router_sums(c, *c.produces) : RouterSums{};
-  if (c.consumes != nullptr) {
-    return matmul_add_small_batch(
-        {&c.step.header->rows, c.consumes->at, c.memory.matrix(op.weight.id), residual, out, sums}, c);
+  const Matrix weight = c.memory.matrix(op.weight.id);
+  const float* const bias = c.memory.vector(op.bias.id);
+  const bool normed = normed_behind(p, op.out.id);
+  const RouterSums sums = c.produces != nullptr && !normed ? router_sums(c, *c.produces) : RouterSums{};
+  const bool comes_coded = c.consumes != nullptr;
+  if (comes_coded || matmul_add_codes_rows(p, op, c.sizes())) {
+    char* const codes = comes_coded ? c.consumes->at : c.scratch;
+    if (!comes_coded)
+      code_rows(
+          {&c.step.header->rows, flat(c.memory.rows(op.in.id)), codes, coded_values_token(weight.columns)},
+          c);
+    return matmul_add_small_batch({&c.step.header->rows, codes, weight, residual, out, bias, sums,
+                                   normed ? rows_for(c.produces, p, c) : NormedQ8Rows{}},
+                                  c);
   }
   multiply_dense({.in = flat(c.memory.rows(op.in.id)),
                   .out = out,
-                  .weight = c.memory.matrix(op.weight.id),
+                  .weight = weight,
                   .up = {},
                   .residual = residual.data,
                   .residual_stride = residual.row_stride,
-                  .bias = c.memory.vector(op.bias.id),
+                  .bias = bias,
                   .rows = c.rows(p[op.in.id]),
                   .count = count_of(p, op.in.id, c.step)},
                  c, Scratch(c.scratch));
   if (c.produces != nullptr) add_router_sums(&c.step.header->rows, out, sums, c);
 }
-/// The sums of the router behind.
+/// The rows for the first products behind, or the sums of the router behind.
 std::optional<FormSpec> matmul_add_gives(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
+  if (normed_behind(p, op.out.id)) {
+    const bool codes = matmul_add_codes_rows(p, op, sizes) && p[op.out.id].columns() % int8_mma::kQuad == 0;
+    return codes ? given_normed_codes(p, op.out.id, sizes) : std::nullopt;
+  }
   if (sizes.rows > RouterSums::kRows || p[op.out.id].columns() % kRoutedOutputs != 0) return std::nullopt;
   return FormSpec{Form::RouterSums, op.out.id, 0};
 }
 std::optional<FormSpec> matmul_add_takes(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<MatmulAdd>(record.args);
-  return !op.bias && serves_matmul_add_small_batch(p[op.weight.id], sizes)
-             ? given_rows_codes(p, op.in.id, sizes)
-             : std::nullopt;
+  return serves_matmul_add_small_batch(p[op.weight.id], sizes) ? given_rows_codes(p, op.in.id, sizes)
+                                                               : std::nullopt;
 }
 int64_t matmul_add_scratch(const Program& p, const Op& record, const Sizes& sizes) {
-  return dense_scratch(sizes.rows, 1, p[std::get<MatmulAdd>(record.args).weight.id].columns());
+  const auto& op = std::get<MatmulAdd>(record.args);
+  const int64_t columns = p[op.weight.id].columns();
+  return matmul_add_codes_rows(p, op, sizes) ? sizes.rows * coded_values_token(columns).pitch
+                                             : dense_scratch(sizes.rows, 1, columns);
 }
 
 bool serves_gate_up(const Program& p, const Op& record, const Sizes& sizes) {

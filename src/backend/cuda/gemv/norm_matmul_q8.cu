@@ -75,7 +75,9 @@ __device__ __forceinline__ void multiply_tiles(const Args& p, const PdlLink& pdl
        part += kThreads / kTokens)
     all_squares += load_result(p.in.squares + part * small_batch::kMostRows + token_of_squares);
   float sum[kNTiles][4] = {};
-  int8_mma::TokensAt<true> at(p.in.codes, p.in.token, first_quad);
+  // Of up to 8 rows the padding reads the last one's codes again: nothing more comes from L2.
+  int8_mma::TokensAt<true> at(p.in.codes, p.in.token, first_quad,
+                              [&](int token) { return kNTiles == 1 ? min(token, rows - 1) : token; });
   wait_copies<0>();
   __syncwarp();
 #pragma unroll 1
