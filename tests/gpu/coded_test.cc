@@ -67,7 +67,9 @@ INSTANTIATE_TEST_SUITE_P(
                     Values{8, 20, 256, 2048, kK4, kK4}, Values{9, 20, 256, 2048, kK4, kK4},
                     Values{32, 20, 256, 2048, kK4, kK4}, Values{33, 20, 256, 2048, kK4, kK4},
                     Values{20, 16, 128, 2048, kK4, kK4}, Values{5, 14, 128, 192, quant::Type::Q8_0, kK4},
-                    Values{12, 20, 256, 2048, kK4, kK6}),
+                    Values{12, 20, 256, 2048, kK4, kK6}, Values{8, 20, 256, 2048, kK4, kK6},
+                    // More blocks than SMs.
+                    Values{5, 32, 128, 4096, kK4, kK4}),
     name_of_values);
 
 struct Grouped {

@@ -187,15 +187,16 @@ __device__ __forceinline__ void multiply_experts(const Timestamps& timestamps, c
   }
   for (int e = static_cast<int>(threadIdx.x); e < experts; e += kThreads) count[e] = 0;
   __syncthreads();
-  // The selection may lie on the mailbox before all of it is done that is to be multiplied.
-  const bool early = p.selection.slots != nullptr;
+  // The selection may lie on the mailbox before all of it is done that is to be multiplied; of a dense matrix
+  // there is none.
+  const bool by_mailbox = p.selection.slots != nullptr, early = by_mailbox || p.ids.data == nullptr;
   if (!early) pdl.wait();
 
   // Experts' pairs are counted, and their tiles written down in the order of the experts.
-  const uint32_t flag = early ? p.selection.flag() : 0;
+  const uint32_t flag = by_mailbox ? p.selection.flag() : 0;
   for (int i = static_cast<int>(threadIdx.x); i < pairs; i += kThreads) {
     const int r = p.per_row(i);
-    const int id = early                   ? __float_as_int(take_slot(p.selection.slots + i, flag))
+    const int id = by_mailbox              ? __float_as_int(take_slot(p.selection.slots + i, flag))
                    : p.ids.data == nullptr ? 0
                                            : load_result(p.ids(r) + (i - r * p.per_row.by));
     ids[i] = static_cast<int16_t>(id);
