@@ -62,7 +62,8 @@ namespace sluice::backend::vulkan {
   F(CreateQueryPool)             \
   F(DestroyQueryPool)            \
   F(GetQueryPoolResults)         \
-  F(QueueSubmit) F(CreateFence) F(DestroyFence) F(WaitForFences) F(ResetFences) F(DeviceWaitIdle)
+  F(QueueSubmit)                 \
+  F(GetFenceStatus) F(CreateFence) F(DestroyFence) F(WaitForFences) F(ResetFences) F(DeviceWaitIdle)
 
 #define SLUICE_VK_POINTER(name) PFN_vk##name name = nullptr;
 struct GlobalApi {

@@ -49,8 +49,9 @@ class Device {
   const DeviceApi& api() const { return api_; }
   VkDevice handle() const { return device_; }
   VkCommandPool pool() const { return pool_; }
-  /// Runs a command buffer and waits for its end. One at a time.
-  void run(VkCommandBuffer commands) const;
+  /// Runs a command buffer and waits for its end. One at a time. usual_ns: how long it took before; 0:
+  /// unknown.
+  void run(VkCommandBuffer commands, int64_t usual_ns = 0) const;
   VkCommandBuffer new_commands() const;
   void free_commands(VkCommandBuffer commands) const;
   /// What kernels wrote before it is there for the kernels after it.
@@ -74,6 +75,8 @@ class Device {
   }
 
  private:
+  void wait(int64_t usual_ns) const;
+
   std::shared_ptr<Instance> instance_;
   VkPhysicalDevice physical_ = nullptr;
   DeviceInfo info_;

@@ -6,6 +6,7 @@
 #include "backend/vulkan/hazards.h"
 #include "backend/vulkan/tables.h"
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/error.h"
 
 namespace sluice::backend::vulkan {
@@ -257,6 +258,12 @@ void Recording::record(const Source& source, const Weights& weights, Context& co
   }
   device_.record_full_barrier(commands_);
   check(api.EndCommandBuffer(commands_), "commands");
+}
+
+void Recording::run() {
+  const int64_t begin_ns = now_ns();
+  device_.run(commands_, took_ns_);
+  took_ns_ = now_ns() - begin_ns;
 }
 
 std::vector<int64_t> Recording::times() const {

@@ -33,7 +33,7 @@ class Recording {
   Recording& operator=(const Recording&) = delete;
 
   void record(const program::Source& source, const Weights& weights, Context& context, const Memory& memory);
-  void run() const { device_.run(commands_); }
+  void run();
   /// The readings, in nanoseconds.
   std::vector<int64_t> times() const;
   size_t dispatches() const { return dispatches_; }
@@ -55,6 +55,7 @@ class Recording {
   VkDescriptorPool pool_ = nullptr;
   VkQueryPool queries_ = nullptr;
   uint32_t readings_ = 0;
+  int64_t took_ns_ = 0;  ///< the last time; 0: it has not run yet
   size_t dispatches_ = 0, barriers_ = 0;
   using Bound = std::vector<std::tuple<VkBuffer, VkDeviceSize, VkDeviceSize>>;
   std::map<Bound, VkDescriptorSet> sets_;
