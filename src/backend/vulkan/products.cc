@@ -35,9 +35,9 @@ struct Shares {
   int64_t outputs, ahead, lanes;
 };
 
-/// Runs whose loads an invocation has under way. A device with small subgroups is a processor, for which
-/// that many are nothing but more to compile.
-int64_t runs_under_way(const Emit& emit) { return emit.layout.subgroup_size >= 16 ? 10 : 2; }
+/// Runs whose loads an invocation has under way, of all its outputs. More would be quicker by itself; but in
+/// a model the code that they take is not there when a kernel starts.
+constexpr int64_t kRunsUnderWay = 2;
 
 /// Runs under way of so many: all trips to memory about alike, and no more under way than `most`.
 int64_t runs_ahead(int64_t runs, int64_t lanes, int64_t most) {
@@ -59,7 +59,7 @@ int64_t lanes_for(int64_t runs) {
 }
 
 /// Outputs share what is made and read of the activations; workgroups keep a large device busy.
-Shares shares_of(const Emit& emit, const Tensor& weight, int64_t outputs, int64_t rows, bool gated) {
+Shares shares_of(const Tensor& weight, int64_t outputs, int64_t rows, bool gated) {
   constexpr int64_t kWorkgroups = 128, kMostOutputs = 4;
   const int64_t runs = weight.columns() / kRun, lanes = is_of_runs(weight) ? lanes_for(runs) : 32;
   Shares shares{1, 1, lanes};
@@ -67,7 +67,7 @@ Shares shares_of(const Emit& emit, const Tensor& weight, int64_t outputs, int64_
          outputs >= 2 * shares.outputs * kWorkgroup / lanes * kWorkgroups)
     shares.outputs *= 2;
   const int64_t each = shares.outputs * (gated ? 2 : 1) * (rows >= 4 ? 2 : 1);
-  shares.ahead = runs_ahead(runs, lanes, runs_under_way(emit) / each);
+  shares.ahead = runs_ahead(runs, lanes, kRunsUnderWay / each);
   return shares;
 }
 
@@ -253,7 +253,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const Place from = made ? Place{product.codes->at, product.codes->row, product.codes->head} : in.place;
   const uint32_t in_head = !by_head || (selected && in.heads == 1) ? 0 : from.head;
   const int64_t each_head = by_head ? out.heads : 1;
-  Shares shares = shares_of(emit, weight, outputs * each_head * groups(rows, together), together, gated);
+  Shares shares = shares_of(weight, outputs * each_head * groups(rows, together), together, gated);
   // What is merged, is merged by every workgroup again: few of them have all outputs.
   if (product.merge != nullptr) shares.outputs = 4, shares.ahead = 1;
   Dispatch dispatch{.shader = !tiled ? Shader::product : made ? Shader::tiled_dot4 : Shader::tiled};
@@ -368,7 +368,7 @@ void emit(Emit& emit, const MoeDownAdd& op) {
     if (shared) from = codes_of(op.shared_in.id, 1, shared_columns);
     emit.wait();
   }
-  const int64_t under_way = runs_under_way(emit) / kOutputs;
+  const int64_t under_way = kRunsUnderWay / kOutputs;
   Dispatch dispatch{.shader = Shader::down};
   dispatch.constants = {type_of(down),
                         shared ? type_of(emit[op.shared_down.id]) : type_of(down),
