@@ -336,8 +336,8 @@ void add_grouped_attention_keys(const SynthModel& m, const std::string& arch, Ke
 
 /// One head of keys in layers of latent attention, none in linear ones.
 void add_channel_keys(const SynthModel& m, int layers, const std::string& arch, Keys& keys) {
-  std::vector<int32_t> heads;
-  for (int layer = 0; layer < layers; ++layer) heads.push_back(m.is_linear(layer) ? 0 : 1);
+  std::vector<int32_t> heads(static_cast<size_t>(layers));
+  for (int layer = 0; layer < layers; ++layer) heads[static_cast<size_t>(layer)] = m.is_linear(layer) ? 0 : 1;
   keys.add(arch + "attention.head_count_kv", std::move(heads));
   keys.u32(arch + "kda.head_dim", m.delta.key);
   keys.u32(arch + "ssm.conv_kernel", m.delta.taps);
