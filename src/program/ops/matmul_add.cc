@@ -51,6 +51,7 @@ std::vector<OpCase> MatmulAdd::cases() {
   for (const int64_t rows : {1, 4, 70}) add(Type::Q4_K, rows, false);
   for (const int64_t rows : {1, 2, 8, 40, 150}) add(Type::Q8_0, rows, true, true);
   for (const int64_t rows : {1, 4}) add(Type::F16, rows, false, true);
+  add(Type::Q4_K, 5, true, true);
   // Down projections of dense models: Qwen3-8B's columns and Llama-3.1-8B's.
   const auto down = [&](Type type, int64_t columns, int64_t rows) {
     const std::string name = fmt::format("{} down 32x{} rows {}", quant::type_info(type).name, columns, rows);

@@ -236,8 +236,8 @@ struct MadeHeads {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int head = (first + i) * kWarps + warp;
-        if (head < p.heads_a_group)
-          x[i].ask(h.q(work.row, work.group * p.heads_a_group + head), kColumns, lane);
+        if (head >= p.heads_a_group) continue;  // zeroes
+        x[i].ask(h.q(work.row, work.group * p.heads_a_group + head), kColumns, lane);
         if constexpr (kBiased) x[i].add(q_bias[first + i]);
       }
       if (first == 0 && row >= 0) ask_row(row, x[2], v);

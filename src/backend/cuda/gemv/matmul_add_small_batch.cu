@@ -88,6 +88,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks)
   for (int part = 0; part < kParts; ++part) {
     const int first = first_of(part), quads = quads_of(part);
     int8_mma::TokensAt<> at(p.product.codes, p.token, first, row_of);
+    // Unrolled where there are registers for it.
     if constexpr (kOneTile && kParts == 1 && kBlocks == 1) {
       int8_mma::multiply<kType>(slot_of(part), p.slot, supers[part], first, quads, at, p.token.pitch, sum);
     } else {
