@@ -31,7 +31,7 @@ struct Param {
   int64_t rows;
   int pairs;  ///< of launches that hand it over
   /// Emits giver and taker; between() is called between them.
-  void (*build)(Builder& b, const std::function<void()>& between);
+  std::function<void(Builder& b, const std::function<void()>& between)> build;
 
   friend void PrintTo(const Param& param, std::ostream* out) { *out << param.test; }
 };
@@ -192,17 +192,18 @@ void expert_order(Builder& b, const std::function<void()>& between) {
 }
 
 /// A router and its experts, of a row that `in` is.
-NormMoeGateUp gate_up_of(Builder& b, TensorId in, const std::string& name) {
+NormMoeGateUp gate_up_of(Builder& b, TensorId in, const std::string& name, Type type = Type::Q4_0,
+                         int64_t inner = kInner, int64_t used = kUsed, int64_t experts = kExperts) {
   NormMoeGateUp op;
   op.route = {.in = {in},
               .norm = {b.weight("norm" + name, Type::F32, 1, 1, kColumns)},
-              .router = {b.weight("router" + name, Type::F32, 1, kExperts, kColumns)},
+              .router = {b.weight("router" + name, Type::F32, 1, experts, kColumns)},
               .route = {.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f}};
-  op.route.route.ids.id = b.activation("ids" + name, kStepRows, 1, kUsed, Type::I32);
-  op.route.route.weights.id = b.activation("weights" + name, kStepRows, 1, kUsed);
-  op.experts.gate.id = b.weight("gate" + name, Type::Q4_0, kExperts, kInner, kColumns);
-  op.experts.up.id = b.weight("up" + name, Type::Q4_0, kExperts, kInner, kColumns);
-  op.experts.out.id = b.activation("gated" + name, kStepRows, kUsed, kInner);
+  op.route.route.ids.id = b.activation("ids" + name, kStepRows, 1, used, Type::I32);
+  op.route.route.weights.id = b.activation("weights" + name, kStepRows, 1, used);
+  op.experts.gate.id = b.weight("gate" + name, type, experts, inner, kColumns);
+  op.experts.up.id = b.weight("up" + name, type, experts, inner, kColumns);
+  op.experts.out.id = b.activation("gated" + name, kStepRows, used, inner);
   return op;
 }
 
@@ -212,6 +213,46 @@ void selected_experts(Builder& b, const std::function<void()>& between) {
   between();
   MoeDownAdd down = down_of(b, op.experts.out.id, op.route.route.ids.id, op.route.route.weights.id, "");
   b.moe_down_add(down);
+}
+
+/// Two layers whose mixtures have sums of their routers and are large enough for one launch each. Types: of
+/// gates, downs, shared gates, shared downs; `shared`: columns of the shared experts, or 0.
+struct Mixture {
+  Type gate = Type::Q4_0, down = Type::Q4_0, shared_gate = Type::Q4_0, shared_down = Type::Q4_0;
+  int64_t used = kUsed, inner = 1088, shared = 0, experts = 12;
+  Gating gating = Gating::Sigmoid;
+};
+void experts_sum(Builder& b, const std::function<void()>& between, const Mixture& mixture) {
+  for (const std::string name : {" 0", " 1"}) {
+    const TensorId row = b.matmul_add(b.activation("in" + name, kStepRows, 1, 4096),
+                                      b.weight("w" + name, Type::Q4_0, 1, kColumns, 4096),
+                                      b.activation("residual" + name, kStepRows, 1, kColumns));
+    NormMoeGateUp op = gate_up_of(b, row, name, mixture.gate, mixture.inner, mixture.used, mixture.experts);
+    op.route.route.gating = mixture.gating;
+    if (mixture.shared > 0) {
+      op.experts.shared_gate.id =
+          b.weight("shared_gate" + name, mixture.shared_gate, 1, mixture.shared, kColumns);
+      op.experts.shared_up.id =
+          b.weight("shared_up" + name, mixture.shared_gate, 1, mixture.shared, kColumns);
+      op.experts.shared_out.id = b.activation("shared_gated" + name, kStepRows, 1, mixture.shared);
+      op.shared_router.id = b.weight("shared_router" + name, Type::F32, 1, 1, kColumns);
+    }
+    b.emit(op);
+    between();
+    MoeDownAdd down;
+    down.in.id = op.experts.out.id, down.ids.id = op.route.route.ids.id;
+    down.weights.id = op.route.route.weights.id;
+    down.down.id = b.weight("down" + name, mixture.down, mixture.experts, kColumns, mixture.inner);
+    if (mixture.shared > 0) {
+      down.shared_in.id = op.experts.shared_out.id;
+      down.shared_down.id = b.weight("shared_down" + name, mixture.shared_down, 1, kColumns, mixture.shared);
+    }
+    down.residual.id = row;
+    b.moe_down_add(down);
+  }
+}
+auto experts_sum_of(const Mixture& mixture) {
+  return [mixture](Builder& b, const std::function<void()>& between) { experts_sum(b, between, mixture); };
 }
 
 /// Two layers: words that nobody else makes zero are not handed over.
@@ -270,6 +311,17 @@ INSTANTIATE_TEST_SUITE_P(
                     Param{"selected experts", "SelectedExpertsOfARow", 1, 1, selected_experts},
                     Param{"selected experts", "SelectedExpertsOfRows", 5, 1, selected_experts},
                     Param{"selected experts", "SelectedExpertsOfTwoRows", 2, 1, selected_experts},
+                    Param{"sum of experts", "ExpertsSum", 1, 2, experts_sum_of({})},
+                    Param{"sum of experts", "ExpertsSumWithShare", 1, 2,
+                          experts_sum_of({Type::Q4_K, Type::Q6_K, Type::Q4_K, Type::Q6_K, 4, 1536, 1536})},
+                    Param{"sum of experts", "ExpertsSumOfHalves", 1, 2,
+                          experts_sum_of({.gate = Type::Q4_K,
+                                          .down = Type::Q6_K,
+                                          .used = 8,
+                                          .inner = 768,
+                                          .gating = Gating::Softmax})},
+                    Param{"sum of experts", "ExpertsSumOfManyTypes", 1, 2,
+                          experts_sum_of({Type::Q4_0, Type::Q4_1, Type::Q5_K, Type::Q6_K, 4, 1536, 1536})},
                     Param{"sums of the router", "RouterSums", 1, 2, router_sums},
                     Param{"sums of the router", "RouterSumsWithShare", 1, 2, router_sums_with_share},
                     Param{"sums of the router", "RouterSumsOfTwoRows", 2, 2, router_sums},

@@ -107,6 +107,39 @@ __device__ inline void fetch_norm(float* to, const float* norm, int columns) {
   }
 }
 
+/// Quantises eight numbers, piece `at` of the first row of x, where that is there. Four neighbouring lanes
+/// share a block and call it together. weight: of what the codes stand for.
+__device__ inline void put_eight(const Activations& x, int at, bool valid, const float (&v)[8],
+                                 float weight) {
+  float largest = 0;
+#pragma unroll
+  for (const float one : v) largest = fmaxf(largest, fabsf(one));
+  largest = lane_max(largest, 4);
+  const float inverse = largest > 0 ? __fdividef(127.0f, largest) : 0.0f;
+  // Added to 1.5 * 2^23 a number is rounded to a whole one, and its low byte is the code.
+  uint32_t codes[8], words[2];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) codes[i] = __float_as_uint(fmaf(v[i], inverse, 12582912.0f));
+#pragma unroll
+  for (int w = 0; w < 2; ++w) {
+    words[w] = __byte_perm(__byte_perm(codes[4 * w], codes[4 * w + 1], 0x0040),
+                           __byte_perm(codes[4 * w + 2], codes[4 * w + 3], 0x0040), 0x5410);
+  }
+  constexpr int kOnes = 0x01010101;
+  int sum = __dp4a(static_cast<int>(words[1]), kOnes, __dp4a(static_cast<int>(words[0]), kOnes, 0));
+  sum += __shfl_xor_sync(kWholeWarp, sum, 1);
+  const int other = __shfl_xor_sync(kWholeWarp, sum, 2);
+  if (!valid) return;
+  char* const row = dynamic_shared(x.offset);
+  const int blocks = x.columns / 32, block = at / 4, piece = at % 4;
+  *reinterpret_cast<uint2*>(row + (piece < 2 ? 0 : blocks * 16) + block * 16 + piece % 2 * 8) =
+      make_uint2(words[0], words[1]);
+  if (piece == 0) {
+    reinterpret_cast<int2*>(row + blocks * 32)[block] =
+        make_int2(__float_as_int(largest * (1.0f / 127.0f) * weight), (sum & 0xffff) | other << 16);
+  }
+}
+
 /// Quantises numbers into the blocks of x: piece `at` of 8 columns from source(at) (16-byte aligned), of
 /// `pieces` (a multiple of 4), times a norm's weights where they are given (in shared memory, by fetch_norm).
 /// meanwhile() is called while the first numbers are on their way. Four lanes share a block. Returns this
@@ -123,8 +156,6 @@ __device__ inline float quantize_eights(const Activations& x, int pieces, const 
     return v;
   };
   float squares = 0;
-  char* const row = dynamic_shared(x.offset);
-  const int blocks = x.columns / 32;
   Eight next = load(static_cast<int>(threadIdx.x));
   meanwhile();
 #pragma unroll 1
@@ -140,32 +171,7 @@ __device__ inline float quantize_eights(const Activations& x, int pieces, const 
 #pragma unroll
       for (int i = 0; i < 8; ++i) squares += v[i] * v[i], v[i] *= weights[i];
     }
-    float largest = 0;
-#pragma unroll
-    for (const float one : v) largest = fmaxf(largest, fabsf(one));
-    largest = lane_max(largest, 4);
-    const float inverse = largest > 0 ? __fdividef(127.0f, largest) : 0.0f;
-    // Added to 1.5 * 2^23 a number is rounded to a whole one, and its low byte is the code.
-    uint32_t codes[8], words[2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) codes[i] = __float_as_uint(fmaf(v[i], inverse, 12582912.0f));
-#pragma unroll
-    for (int w = 0; w < 2; ++w) {
-      words[w] = __byte_perm(__byte_perm(codes[4 * w], codes[4 * w + 1], 0x0040),
-                             __byte_perm(codes[4 * w + 2], codes[4 * w + 3], 0x0040), 0x5410);
-    }
-    constexpr int kOnes = 0x01010101;
-    int sum = __dp4a(static_cast<int>(words[1]), kOnes, __dp4a(static_cast<int>(words[0]), kOnes, 0));
-    sum += __shfl_xor_sync(kWholeWarp, sum, 1);
-    const int other = __shfl_xor_sync(kWholeWarp, sum, 2);
-    if (!valid) continue;
-    const int block = at / 4, piece = at % 4;
-    *reinterpret_cast<uint2*>(row + (piece < 2 ? 0 : blocks * 16) + block * 16 + piece % 2 * 8) =
-        make_uint2(words[0], words[1]);
-    if (piece == 0) {
-      reinterpret_cast<int2*>(row + blocks * 32)[block] =
-          make_int2(__float_as_int(largest * (1.0f / 127.0f)), (sum & 0xffff) | other << 16);
-    }
+    put_eight(x, at, valid, v, 1.0f);
   }
   return squares;
 }
@@ -190,14 +196,15 @@ __device__ inline void copy_quantized(const Activations& x, const char* from) {
 }
 
 /// What norms the products: 1 / sqrt(mean of squares + epsilon). The thread block meets; partial: shared
-/// memory of kGemvWarps floats.
+/// memory of kWarps floats, those of the block.
+template <int kWarps = kGemvWarps>
 __device__ inline float reduce_for_norm(float squares, float* partial, int columns, float epsilon) {
   squares = lane_sum(squares);
   if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = squares;
   __syncthreads();
   float sum = 0;
 #pragma unroll
-  for (int w = 0; w < kGemvWarps; w += 4) {
+  for (int w = 0; w < kWarps; w += 4) {
     const float4 four = *reinterpret_cast<const float4*>(partial + w);
     sum += (four.x + four.y) + (four.z + four.w);
   }

@@ -18,8 +18,6 @@ __device__ inline void quantize_all(const Activations& x, int count, Source sour
     if (at < count) v.low = load_four(source(at)), v.high = load_four(source(at) + 1);
     return v;
   };
-  char* const row = dynamic_shared(x.offset);
-  const int blocks = x.columns / 32;
   Eight next = load(static_cast<int>(threadIdx.x));
 #pragma unroll 1
   for (int at = static_cast<int>(threadIdx.x); at / 32 * 32 < count; at += kThreads) {
@@ -28,32 +26,7 @@ __device__ inline void quantize_all(const Activations& x, int count, Source sour
     next = load(at + kThreads);
     const bool valid = at < count;
     if (valid) weigh(at, v);
-    float largest = 0;
-#pragma unroll
-    for (const float one : v) largest = fmaxf(largest, fabsf(one));
-    largest = lane_max(largest, 4);
-    const float inverse = largest > 0 ? __fdividef(127.0f, largest) : 0.0f;
-    // Added to 1.5 * 2^23 a number is rounded to a whole one, and its low byte is the code.
-    uint32_t codes[8], words[2];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) codes[i] = __float_as_uint(fmaf(v[i], inverse, 12582912.0f));
-#pragma unroll
-    for (int w = 0; w < 2; ++w) {
-      words[w] = __byte_perm(__byte_perm(codes[4 * w], codes[4 * w + 1], 0x0040),
-                             __byte_perm(codes[4 * w + 2], codes[4 * w + 3], 0x0040), 0x5410);
-    }
-    constexpr int kOnes = 0x01010101;
-    int sum = __dp4a(static_cast<int>(words[1]), kOnes, __dp4a(static_cast<int>(words[0]), kOnes, 0));
-    sum += __shfl_xor_sync(kWholeWarp, sum, 1);
-    const int other = __shfl_xor_sync(kWholeWarp, sum, 2);
-    if (!valid) continue;
-    const int block = at / 4, piece = at % 4;
-    *reinterpret_cast<uint2*>(row + (piece < 2 ? 0 : blocks * 16) + block * 16 + piece % 2 * 8) =
-        make_uint2(words[0], words[1]);
-    if (piece == 0) {
-      reinterpret_cast<int2*>(row + blocks * 32)[block] =
-          make_int2(__float_as_int(largest * (1.0f / 127.0f)), (sum & 0xffff) | other << 16);
-    }
+    put_eight(x, at, valid, v, 1.0f);
   }
 }
 

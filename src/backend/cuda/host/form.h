@@ -16,6 +16,7 @@ enum class Form : uint8_t {
   ExpertOrder,      ///< a step's pairs in the order of their experts (gemm/gemm_ops.cu)
   SelectedExperts,  ///< a flagged slot a pair, there before the producer has ended
   RouterSums,       ///< products of the router behind with one or two rows (gemv/gemv.h)
+  ExpertsSum,       ///< what the moe_down_add behind is for (moe/gemv_mixture.cuh)
 };
 
 /// Where a form lies.
@@ -23,6 +24,7 @@ enum class FormSpace : uint8_t {
   Memory,
   Flagged,  ///< slots of the mailbox, each with the producer's flag
   Zeroed,   ///< slots of the mailbox that are zero before: each pair of launches has its own
+  Result,   ///< the consumer's own result: nothing is left for it to launch
 };
 
 struct FormInfo {

@@ -1,4 +1,7 @@
 #include "backend/cuda/host/graphs.h"
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include <algorithm>
 
@@ -24,6 +27,11 @@ size_t graphs_of_step(const Bound& bound) {
 bool is_copy_of_outputs(const program::Program& program, const program::Op& op) {
   const auto* copy = std::get_if<program::Copy>(&op.args);
   return copy != nullptr && program[copy->in ? copy->in.id : copy->out.id].shape[0] == program::kOutputRows;
+}
+
+/// Whether the launch before has done all that this one is for.
+bool is_given(const StepPlan& plan, const StepPlan::Launch& launch) {
+  return launch.consumes && form_info(plan.passed[*launch.consumes].form).space == FormSpace::Result;
 }
 
 /// Memory that all graphs of a step take.
@@ -122,9 +130,19 @@ void Graphs::op_times(const Bucket& bucket, cudaStream_t stream, std::vector<Lau
   const Captured& captured = graphs_.at(bucket);
   const std::vector<LaunchTime>& launches = captured.times->read(stream);
   times.resize(bound_.nodes.size());
+  static int count = 0;
+  ++count;
+  if (getenv("SLUICE_LAUNCHES") != nullptr) {
+    for (size_t i = 0; i < times.size(); ++i)
+      for (size_t k = captured.first[i]; k < captured.first[i + 1]; ++k)
+        fprintf(stderr, "LAUNCH %d %zu %s %zu %lld %lld\n", count, i,
+                std::string(program::info(bound_.nodes[i].op).name).c_str(), k - captured.first[i],
+                (long long)launches[k].begin_ns, (long long)launches[k].end_ns);
+  }
   for (size_t i = 0; i < times.size(); ++i) {
     const size_t first = captured.first[i], end = captured.first[i + 1];
-    times[i] = {launches[first].begin_ns, launches[end - 1].end_ns};
+    const int64_t ended = launches[end - 1].end_ns;
+    times[i] = {first < end ? launches[first].begin_ns : ended, ended};
   }
 }
 
@@ -155,10 +173,12 @@ std::vector<size_t> Graphs::first_launches(const Bucket& bucket) const {
   LaunchLog log;
   Context asked = context(bucket, nullptr);
   asked.log = &log;
+  const StepPlan& plan = bound_.plan(bucket.rows, bucket.longest);
   std::vector<size_t> first = {0};
   for (size_t i = 0; i < bound_.nodes.size(); ++i) {
     enqueue_op(bucket, i, asked);
-    CHECK(log.list().size() > first.back() || program::info(bound_.nodes[i].op).across_places,
+    CHECK(log.list().size() > first.back() || program::info(bound_.nodes[i].op).across_places ||
+              is_given(plan, plan.launches[plan.first[i]]),
           "op {} launches nothing", i);
     first.push_back(log.list().size());
   }
@@ -196,6 +216,7 @@ FormBuffer Graphs::form_buffer(const StepPlan& plan, const Passed& passed, bool 
   FormBuffer form_buffer{plan.launches[producer ? passed.consumer : passed.producer].op, nullptr,
                          static_cast<uint32_t>(plan.launches[passed.producer].node), nullptr};
   switch (form_info(passed.form).space) {
+    case FormSpace::Result: break;
     case FormSpace::Memory: form_buffer.at = memory_.scratch() + passed.at; break;
     case FormSpace::Flagged: form_buffer.at = slots(memory.flagged_slots + passed.at); break;
     case FormSpace::Zeroed:
@@ -213,6 +234,7 @@ void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
   for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
     const StepPlan::Launch& launch = plan.launches[k];
     FormBuffer taken{}, given{};
+    if (is_given(plan, launch)) continue;
     if (launch.consumes) taken = form_buffer(plan, plan.passed[*launch.consumes], false);
     if (launch.produces) given = form_buffer(plan, plan.passed[*launch.produces], true);
     step.consumes = launch.consumes ? &taken : nullptr;

@@ -48,12 +48,13 @@ std::vector<size_t> zeroed_nodes(const StepPlan& plan) {
 }  // namespace
 
 const FormInfo& form_info(Form form) {
-  static constexpr std::array<FormInfo, 6> kForms = {{{"a row in codes", FormSpace::Memory},
+  static constexpr std::array<FormInfo, 7> kForms = {{{"a row in codes", FormSpace::Memory},
                                                       {"rows in codes", FormSpace::Memory},
                                                       {"rows for a norm in codes", FormSpace::Memory},
                                                       {"order of experts", FormSpace::Memory},
                                                       {"selected experts", FormSpace::Flagged},
-                                                      {"sums of the router", FormSpace::Zeroed}}};
+                                                      {"sums of the router", FormSpace::Zeroed},
+                                                      {"sum of experts", FormSpace::Result}}};
   return kForms[static_cast<size_t>(form)];
 }
 
@@ -117,6 +118,7 @@ PlanMemory place(const Program& program, const std::vector<std::pair<Sizes, Step
         case FormSpace::Memory:
           memory.form_bytes = std::max(memory.form_bytes, aligned(one.bytes, kAlignBytes));
           break;
+        case FormSpace::Result: break;
         case FormSpace::Flagged: memory.form_slots = std::max(memory.form_slots, slots_of(one.bytes)); break;
         case FormSpace::Zeroed:
           one.at = take_zeroed(pairs, plan->launches[one.producer].node, slots_of(one.bytes));

@@ -102,8 +102,9 @@ struct Walk {
     gate.ask(e.gate, gate_first, b, shape);
     up.ask(e.up, up_first, b, shape);
   }
-  /// factor: of the activations; share: of what comes out.
-  __device__ void run(const Activations& x, float factor = 1.0f, float share = 1.0f) {
+  /// factor: of the activations; share: of what comes out. put(at, value): element `at` of out.
+  template <typename Put>
+  __device__ void run_to(const Activations& x, float factor, float share, Put put) {
     float gate_sum = 0, up_sum = 0;
 #pragma unroll 1
     while (!done()) {
@@ -130,13 +131,16 @@ struct Walk {
       if (n < e.rows && shape.lane() == 0) {
         gate_sum *= factor, up_sum *= factor;
         if constexpr (takes_biases(T)) {
-          e.out[out] = gated_by_form(matrix, n, gate_sum, up_sum) * share;
+          put(out, gated_by_form(matrix, n, gate_sum, up_sum) * share);
         } else {
-          e.out[out] = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
+          put(out, __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share));
         }
       }
       gate_sum = up_sum = 0;
     }
+  }
+  __device__ void run(const Activations& x, float factor = 1.0f, float share = 1.0f) {
+    run_to(x, factor, share, [&](int at, float value) { e.out[at] = value; });
   }
   /// Output n of a matrix: biases added, and the activation that program::Swiglu says.
   __device__ float gated_by_form(int matrix, int n, float gate_sum, float up_sum) const {

@@ -9,6 +9,7 @@
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/host/residual.h"
 #include "backend/cuda/moe/experts_small_batch.h"
+#include "backend/cuda/moe/gemv_mixture.cuh"
 #include "backend/cuda/prim/dot.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "program/op.h"
@@ -144,7 +145,7 @@ bool serves_moe_down_add(const Program& program, const Op& record, const Sizes& 
 
 std::optional<FormSpec> consumes(const Program& program, const Op& record, const Sizes& sizes) {
   if (sizes.rows != 1) return std::nullopt;
-  return given_selection(program, std::get<MoeDownAdd>(record.args).ids.id, sizes);
+  return mixture::given_to_down(program, std::get<MoeDownAdd>(record.args).ids.id, sizes);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
 #include "backend/cuda/moe/experts_small_batch.h"
+#include "backend/cuda/moe/gemv_mixture.cuh"
 #include "backend/cuda/moe/gemv_routed.cuh"
 #include "backend/cuda/moe/gemv_rows.cuh"
 #include "program/op.h"
@@ -20,7 +21,7 @@ using namespace program;
 /// Columns of all rows that a thread block has in codes, in gates and ups.
 constexpr int64_t kMostHeldColumns = 32768;
 
-void launch_norm_moe_gate_up(const Program&, const Op& record, const Context& context) {
+void launch_norm_moe_gate_up(const Program& program, const Op& record, const Context& context) {
   const auto& [norm_route, experts, shared_router] = std::get<NormMoeGateUp>(record.args);
   const Memory& memory = context.memory;
   const Matrix router = memory.matrix(norm_route.router.id);
@@ -37,7 +38,9 @@ void launch_norm_moe_gate_up(const Program&, const Op& record, const Context& co
                   nullptr,
                   nullptr,
                   nullptr};
-  if (context.produces != nullptr) route.selected = context.mailbox(*context.produces).slots;
+  const bool sums =
+      context.produces != nullptr && mixture::sums_experts(program, norm_route.route.ids.id, context.sizes());
+  if (context.produces != nullptr && !sums) route.selected = context.mailbox(*context.produces).slots;
   if (context.consumes != nullptr) {
     route.sums = reinterpret_cast<const unsigned long long*>(context.consumes->at);
     route.clear = reinterpret_cast<unsigned long long*>(context.consumes->clear);
@@ -56,8 +59,16 @@ void launch_norm_moe_gate_up(const Program&, const Op& record, const Context& co
                     memory.rows(experts.shared_out.id), nullptr, 1};
   }
   gated.in = memory.rows(norm_route.in.id).data;
+  if (sums && route.sums != nullptr) {
+    return mixture::launch_mixture_of(program, std::get<MoeDownAdd>(context.produces->other->args), context,
+                                      gated, route);
+  }
   if (!route_gemv(context, gated, route))
     throw std::logic_error("norm_moe_gate_up: not what serves() promised");
+  if (!sums) return;
+  Context behind = context;
+  behind.consumes = behind.produces = nullptr;
+  kMoeDownAdd.launch(program, *context.produces->other, behind);
 }
 
 /// Whether gates and ups can be read side by side, and rows by whole words.
@@ -167,7 +178,15 @@ std::optional<FormSpec> consumes(const Program& program, const Op& record, const
   const int64_t logits = program[route.router.id].shape[1] + (shared_router ? 1 : 0);
   return FormSpec{Form::RouterSums, route.in.id, RouterSums::all_slots(logits) * int64_t{sizeof(uint64_t)}};
 }
-MailboxNeeds mailbox(const Program&, const Op&, const Sizes&) { return {.flagged = routed::kMostParts}; }
+std::optional<FormSpec> produces_of_one(const Program& program, const Op& record, const Sizes& sizes) {
+  return mixture::given_to_down(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
+}
+MailboxNeeds mailbox(const Program& program, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMoeGateUp>(record.args);
+  const bool sums = mixture::sums_experts(program, op.route.route.ids.id, sizes);
+  return {.flagged =
+              std::max<int64_t>(routed::kMostParts, sums ? mixture::slots_of_mixture(program, op) : 0)};
+}
 MailboxNeeds mailbox_of_rows(const Program& program, const Op& record, const Sizes& sizes) {
   const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
   return {.flagged = slots_of_logits(sizes.rows, program[route.router.id].shape[1])};
@@ -190,7 +209,7 @@ const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts",
                             serves_norm_moe_gate_up,
                             launch_norm_moe_gate_up,
                             nullptr,
-                            produces,
+                            produces_of_one,
                             consumes,
                             mailbox};
 

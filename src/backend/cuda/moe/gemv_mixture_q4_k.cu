@@ -1,0 +1,8 @@
+// Mixtures of one row with routed experts of Q4_K.
+#include "backend/cuda/moe/gemv_mixture_kernel.cuh"
+
+namespace sluice::backend::cuda::mixture {
+
+template bool launch_mixture<Type::Q4_K>(const Context&, Type, Type, Type, const Args&, const LaunchShape&);
+
+}  // namespace sluice::backend::cuda::mixture
