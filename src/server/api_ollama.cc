@@ -82,7 +82,8 @@ class OllamaSink : public Sink {
     }
     Json calls = Json::array();
     for (const text::ToolCall& call : choice.output.tool_calls)
-      calls.push_back(call_json(call.name, call.arguments));
+      if (call.whole)
+        calls.push_back(call_json(call.name, call.arguments));  // of a cut one no object is left
     Json whole = part(generation, choice.output.content, choice.output.reasoning_content, calls);
     finish(whole, choice);
     exchange_->respond(json_response(whole));
@@ -145,8 +146,8 @@ void answer(const Call& call, const OllamaRequest& asked, bool chat) {
     out["done"] = true;
     return call.exchange->respond(json_response(out));
   }
-  ChatOptions ignored;
-  ChatRequest request = read_chat(asked.chat, call.service, ignored);
+  ChatOptions options{.any_field = true};
+  ChatRequest request = read_chat(asked.chat, call.service, options);
   if (request.choices != 1) bad_field("n", "is not supported");
   LeftOut left_out = asked.left_out;
   left_out.insert(left_out.end(), request.left_out.begin(), request.left_out.end());
@@ -190,9 +191,7 @@ void ollama_generate(const Call& call) { answer(call, read_ollama_generate(reque
 
 void ollama_show(const Call& call) {
   const Json body = request_json(call);
-  Fields fields(body);
-  fields.ignore({"model", "name", "verbose", "system", "template", "options"});
-  fields.finish();
+  const Fields fields(body);  // an object; what else it says changes nothing
   const Service& service = call.service;
   Json capabilities = {"completion"};
   if (service.chat != nullptr) {

@@ -6,27 +6,6 @@ namespace sluice::server {
 
 namespace {
 
-ToolChoice read_tool_choice(const Json& value) {
-  using Kind = ToolChoice::Kind;
-  if (value.is_string()) {
-    const auto& name = value.get_ref<const std::string&>();
-    if (name == "auto") return {Kind::Auto};
-    if (name == "none") return {Kind::None};
-    if (name == "required" || name == "any") return {Kind::Required};
-    bad_field("tool_choice", "expected auto, none, required or an object that names a function");
-  }
-  Fields fields(value, "tool_choice");
-  const std::string type = fields.choice("type", {"function", "custom"}).value_or("function");
-  const Json* tool = fields.object(type);
-  if (!tool) bad_field(fields.path_of(type), "is missing");
-  fields.finish();
-  Fields inner(*tool, fields.path_of(type));
-  const auto name = inner.string("name");
-  if (!name) bad_field(inner.path_of("name"), "is missing");
-  inner.finish();
-  return {Kind::Named, *name};
-}
-
 /// A call of a tool that takes any text, as a call of a function.
 void read_custom_calls(Json& message) {
   const auto calls = message.find("tool_calls");
@@ -198,6 +177,7 @@ void read_answer_form(Fields& fields, ChatRequest& request) {
     if (kind != "text") bad_field("modalities", "{}: this server writes text alone", kind);
   if (fields.any("web_search_options"))
     request.left_out.emplace_back("web_search_options: there is no search here");
+  if (fields.any("moderation")) request.left_out.emplace_back("moderation: there is none here");
 }
 
 }  // namespace
@@ -220,7 +200,7 @@ ChatRequest read_chat(const Json& given, const Service& service, ChatOptions& op
   Fields fields(nested ? merged : given);
   ChatRequest request;
   read_chat_conversation(fields, request, LastAnswer::IsClosed);
-  if (const Json* choice = fields.any("tool_choice")) request.tool_choice = read_tool_choice(*choice);
+  if (const Json* choice = fields.any("tool_choice")) take_tool_choice(*choice, request);
   request.parallel_calls = fields.boolean("parallel_tool_calls").value_or(true);
   if (const Json* form = fields.object("response_format")) request.form = read_form(*form, "response_format");
   if (const auto grammar = fields.string("grammar")) {
@@ -271,7 +251,8 @@ ChatRequest read_chat(const Json& given, const Service& service, ChatOptions& op
                  "prompt_cache_options",
                  "chat_id",
                  "session_id"});
-  fields.finish();
+  if (!options.any_field) fields.finish();
+  for (const std::string& name : fields.unread()) request.left_out.push_back(name + ": not known here");
   return request;
 }
 

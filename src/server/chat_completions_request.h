@@ -8,7 +8,8 @@ namespace sluice::server {
 
 struct ChatOptions {
   bool include_usage = false;
-  bool progress = false;  ///< a stream tells how far the prompt is read, as llama.cpp's server does
+  bool progress = false;   ///< a stream tells how far the prompt is read, as llama.cpp's server does
+  bool any_field = false;  ///< fields that are not known here are left out: set before the body is read
 };
 
 /// The whole body. Throws ApiError.

@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <random>
+#include <set>
 
 #include "text/exact_json.h"
 #include "text/jinja/template.h"
@@ -232,6 +233,60 @@ void read_stops(Fields& fields, std::string_view name, engine::Request& request)
     if (!stop.empty()) request.stops.push_back(std::move(stop));
   }
   if (request.stops.size() > kMostStops) bad_field(fields.path_of(name), "more than {} texts", kMostStops);
+}
+
+namespace {
+
+/// The function that a choice names, or nothing: of a kind that cannot run here.
+std::optional<std::string> named_function(Fields& fields, const Json& choice) {
+  const std::string type = fields.string("type").value_or("function");
+  if (type == "local_shell" || type == "shell") return "local_shell";
+  if (type != "function" && type != "custom") return {};
+  const Json* nested = fields.object(type);
+  Fields named(nested ? *nested : choice, nested ? fields.path_of(type) : fields.path());
+  const auto name = named.string("name"), space = named.string("namespace");
+  if (!name) bad_field(named.path_of("name"), "is missing");
+  return space && !space->empty() ? name_in_space(*space, *name) : *name;
+}
+
+/// {"mode": ..., "tools": [...]}: the model is shown no others.
+void allow_tools(Fields& fields, ChatRequest& request) {
+  const auto mode = fields.choice("mode", {"auto", "required"});
+  const Json* list = fields.array("tools");
+  if (!list) bad_field(fields.path_of("tools"), "is missing");
+  fields.finish();
+  std::set<std::string> allowed;
+  for (size_t i = 0; i < list->size(); ++i) {
+    Fields one((*list)[i], fmt::format("{}[{}]", fields.path_of("tools"), i));
+    if (const auto name = named_function(one, (*list)[i])) allowed.insert(*name);
+  }
+  Json tools = Json::array();
+  for (Json& tool : request.conversation.tools)
+    if (allowed.contains(tool["function"]["name"].get<std::string>())) tools.push_back(std::move(tool));
+  request.conversation.tools = std::move(tools);
+  if (mode == "required") request.tool_choice = {ToolChoice::Kind::Required};
+}
+
+}  // namespace
+
+void take_tool_choice(const Json& value, ChatRequest& request) {
+  using Kind = ToolChoice::Kind;
+  if (value == "auto") return;
+  if (value == "none") return void(request.tool_choice = {Kind::None});
+  if (value == "required" || value == "any") return void(request.tool_choice = {Kind::Required});
+  if (value.is_string())
+    bad_field("tool_choice", "expected auto, none, required or an object that names a function");
+  Fields fields(value, "tool_choice");
+  const std::string type = fields.string("type").value_or("function");
+  if (type == "allowed_tools") {
+    const Json* nested = fields.object(type);
+    Fields allowed(nested ? *nested : value, nested ? fields.path_of(type) : fields.path());
+    allowed.ignore({"type"});
+    return allow_tools(allowed, request);
+  }
+  const auto name = named_function(fields, value);
+  if (!name) bad_field(fields.path_of("type"), "{} cannot run here", text::json_quote(type));
+  request.tool_choice = {Kind::Named, *name};
 }
 
 AnswerForm read_form(const Json& format, const std::string& path) {

@@ -51,6 +51,9 @@ struct ChatRequest {
 void read_sampling(Fields& fields, const Service& service, engine::SamplingParams& sampling);
 /// `stop` under this name.
 void read_stops(Fields& fields, std::string_view name, engine::Request& request);
+/// OpenAI's `tool_choice`, after the tools are read. A function that it names stands beside the type, as the
+/// responses API has it, or in an object of the type's name, as chat completions have it.
+void take_tool_choice(const Json& value, ChatRequest& request);
 /// {"type": "text" | "json_object" | "json_schema", ...}; in chat completions the schema stands in
 /// "json_schema", in the responses API beside "type".
 AnswerForm read_form(const Json& format, const std::string& path);

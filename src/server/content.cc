@@ -70,20 +70,33 @@ std::string search_result_text(const Json& part, const std::string& path, LeftOu
   return text;
 }
 
+/// Whether something of a list is a part, as the APIs have them: an object that says its type, or has a text.
+bool is_part(const Json& part) {
+  if (!part.is_object()) return false;
+  const auto type = part.find("type");
+  if (type != part.end() && !type->is_null()) return type->is_string() && *type != "";
+  return part.contains("text");
+}
+
 }  // namespace
 
 void read_part(const Json& part, const std::string& path, const ContentRule& rule, Content& out,
                LeftOut& left_out) {
   if (part.is_string()) return add(out.text, part.get_ref<const std::string&>(), rule.separator);
+  if (!rule.from_user && !is_part(part))  // a list that a tool gave back, say
+    return add(out.text, part.is_null() ? "" : text::dump_exact(part), rule.separator);
   if (!part.is_object()) bad_field(path, "expected an object, not {}", json_kind(part));
   Fields fields(part, path);
   const std::string type = fields.string("type").value_or(part.contains("text") ? "text" : "");
   if (type.empty()) bad_field(path + ".type", "is missing");
   if (is_one_of(type, kTexts)) {
+    if (!rule.from_user && !part.value("text", Json()).is_string()) {
+      left_out.push_back(path + ": a part without its text");
+      return;
+    }
     const auto text = fields.string("text");
-    if (!text && rule.from_user) bad_field(path + ".text", "is missing");
-    if (!text) left_out.push_back(path + ": a part without its text");
-    return add(out.text, text.value_or(""), rule.separator);
+    if (!text) bad_field(path + ".text", "is missing");
+    return add(out.text, *text, rule.separator);
   }
   if (type == "refusal") return add(out.text, string_of(part, "refusal"), rule.separator);
   if (type == "thinking") return add(out.thinking, string_of(part, "thinking"), "");

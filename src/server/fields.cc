@@ -72,6 +72,15 @@ class Weigher : public Json::json_sax_t {
   std::vector<int64_t> keys_;  ///< of each object that is open
 };
 
+/// A number without a fraction, unless 64 bits are too few for it.
+std::optional<int64_t> whole_number(const Json& value) {
+  if (value.is_number_unsigned() && value.get<uint64_t>() > INT64_MAX) return {};
+  if (value.is_number_integer()) return value.get<int64_t>();
+  const double number = value.get<double>();
+  if (!(number >= -0x1p63 && number < 0x1p63)) return {};
+  return static_cast<int64_t>(number);
+}
+
 }  // namespace
 
 Json parse_json(std::string_view body, const std::function<void(size_t)>& take) {
@@ -159,10 +168,10 @@ std::optional<int64_t> Fields::integer(std::string_view name, int64_t low, int64
   const bool whole = value->is_number_integer() ||
                      (value->is_number() && std::nearbyint(value->get<double>()) == value->get<double>());
   if (!whole) bad_field(path_of(name), "expected a whole number, not {}", json_kind(*value));
-  const double number = value->get<double>();  // an int64 out of low..high is so as a double too
-  if (!(number >= static_cast<double>(low) && number <= static_cast<double>(high)))
+  const auto number = whole_number(*value);
+  if (!number || *number < low || *number > high)
     bad_field(path_of(name), "{}, expected {} to {}", value->dump(), low, high);
-  return value->is_number_integer() ? value->get<int64_t>() : static_cast<int64_t>(number);
+  return number;
 }
 
 std::optional<std::string> Fields::choice(std::string_view name,

@@ -18,10 +18,8 @@ std::string without_billing_header(std::string text) {
   return end == std::string::npos ? "" : text.substr(end + 1);
 }
 
-std::string type_of(Fields& fields) {
-  const auto type = fields.string("type");
-  if (!type) bad_field(fields.path_of("type"), "is missing");
-  return *type;
+bool is_block(const Json& block, const char* type) {
+  return block.is_object() && block.value("type", Json()) == type;
 }
 
 constexpr ContentRule kSystemRule{.from_user = true, .separator = "\n"};
@@ -65,8 +63,8 @@ void add_user(const Json& content, const std::string& path, const std::string& r
   bool results = false;
   for (size_t i = 0; i < content.size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    Fields block(content[i], where);
-    if (type_of(block) == "tool_result") {
+    if (is_block(content[i], "tool_result")) {
+      Fields block(content[i], where);
       messages.push_back(tool_result(block, request.left_out));
       results = true;
     } else {
@@ -82,11 +80,11 @@ void add_assistant(const Json& content, const std::string& path, ChatRequest& re
   if (!content.is_array()) said = read_content(content, path, kAnswerRule, request.left_out);
   for (size_t i = 0; content.is_array() && i < content.size(); ++i) {
     const std::string where = fmt::format("{}[{}]", path, i);
-    Fields block(content[i], where);
-    if (type_of(block) != "tool_use") {
+    if (!is_block(content[i], "tool_use")) {
       read_part(content[i], where, kAnswerRule, said, request.left_out);
       continue;
     }
+    Fields block(content[i], where);
     const auto id = block.string("id"), name = block.string("name");
     if (!id) bad_field(block.path_of("id"), "is missing");
     if (!name) bad_field(block.path_of("name"), "is missing");

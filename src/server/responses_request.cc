@@ -1,7 +1,5 @@
 #include "server/responses_request.h"
 
-#include <set>
-
 #include "text/exact_json.h"
 #include "text/json_text.h"
 
@@ -58,6 +56,9 @@ Json called_function(Fields& item, const std::string& type) {
   } else if (const Json* action = item.any("action"); action && action->is_object()) {
     arguments = *action;
     arguments.erase("type");
+  } else {
+    item.ignore({"id", "status"});
+    for (const std::string& other : item.unread()) arguments[other] = *item.any(other);
   }
   return {{"name", name}, {"arguments", std::move(arguments)}};
 }
@@ -86,10 +87,13 @@ void read_item(Fields& item, const std::string& type, ChatRequest& request, Json
       for (const Json& tool : *tools) found_tools.push_back(tool);
       text = text::dump_exact(*tools);
     }
-    if (output && (output->is_string() || output->is_array()))
+    if (output && type == "computer_call_output") {  // a picture
+      Content shown;
+      read_part(*output, item.path_of("output"), kHistoryRule, shown, request.left_out);
+      text = std::move(shown.text);
+    } else if (output) {
       text = read_content(*output, item.path_of("output"), kHistoryRule, request.left_out).text;
-    else if (output)
-      text = text::dump_exact(*output);
+    }
     messages.push_back({{"role", "tool"}, {"tool_call_id", *id}, {"content", std::move(text)}});
   } else if (type == "reasoning") {
     const Json* content = item.array("content");
@@ -124,52 +128,6 @@ void read_input(const Json* input, const std::optional<std::string>& instruction
   if (messages.empty()) bad_field("input", "there is no item that can be read here");
 }
 
-/// The function that a choice names: {"type": "function", "name": ...}, and what stands for other kinds.
-std::string chosen_function(Fields& fields) {
-  const std::string type = fields.string("type").value_or("function");
-  const auto name = fields.string("name");
-  const auto space = fields.string("namespace");
-  if (type == "local_shell" || type == "shell") return "local_shell";
-  if (type != "function" && type != "custom")
-    bad_field(fields.path_of("type"), "{} cannot run here", text::json_quote(type));
-  if (!name) bad_field(fields.path_of("name"), "is missing");
-  return space && !space->empty() ? name_in_space(*space, *name) : *name;
-}
-
-/// {"type": "allowed_tools", "mode": ..., "tools": [...]}: the model is shown no others.
-void allow_tools(Fields& fields, ChatRequest& chat) {
-  const auto mode = fields.choice("mode", {"auto", "required"});
-  const Json* list = fields.array("tools");
-  if (!list) bad_field(fields.path_of("tools"), "is missing");
-  fields.finish();
-  std::set<std::string> allowed;
-  for (size_t i = 0; i < list->size(); ++i) {
-    Fields one((*list)[i], fmt::format("{}[{}]", fields.path_of("tools"), i));
-    if (one.any("name") || one.string("type").value_or("") == "local_shell")
-      allowed.insert(chosen_function(one));
-  }
-  Json tools = Json::array();
-  for (Json& tool : chat.conversation.tools)
-    if (allowed.contains(tool["function"]["name"].get<std::string>())) tools.push_back(std::move(tool));
-  chat.conversation.tools = std::move(tools);
-  if (mode == "required") chat.tool_choice = {ToolChoice::Kind::Required};
-}
-
-void take_tool_choice(const Json& value, ChatRequest& chat) {
-  using Kind = ToolChoice::Kind;
-  if (value == "auto") return;
-  if (value == "none" || value == "required") {
-    chat.tool_choice = {value == "none" ? Kind::None : Kind::Required};
-    return;
-  }
-  if (value.is_string())
-    bad_field("tool_choice", "expected auto, none, required or an object that names a function");
-  Fields fields(value, "tool_choice");
-  if (fields.string("type").value_or("") == "allowed_tools") return allow_tools(fields, chat);
-  chat.tool_choice = {Kind::Named, chosen_function(fields)};
-  fields.finish();
-}
-
 }  // namespace
 
 ResponsesRequest read_responses(const Json& body, const Service& service) {
@@ -201,7 +159,7 @@ ResponsesRequest read_responses(const Json& body, const Service& service) {
     Fields inner(*reasoning, "reasoning");
     const auto effort = inner.choice("effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
     if (effort) chat.set_thinking(*effort != "none");
-    inner.ignore({"summary", "generate_summary", "context"});
+    inner.ignore({"summary", "generate_summary", "context", "mode"});
     inner.finish();
   }
   read_sampling(fields, service, chat.engine.sampling);
@@ -211,8 +169,10 @@ ResponsesRequest read_responses(const Json& body, const Service& service) {
     bad_field("top_logprobs", "is not supported here; chat completions have it");
   chat.stream = fields.boolean("stream").value_or(false);
   fields.ignore({"store", "metadata", "user", "include", "truncation", "service_tier", "safety_identifier",
-                 "prompt_cache_key", "prompt_cache_retention", "stream_options", "max_tool_calls",
-                 "client_metadata"});
+                 "prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "stream_options",
+                 "max_tool_calls", "client_metadata", "background_options", "access_programs", "image"});
+  for (const char* name : {"context_management", "moderation"})
+    if (fields.any(name)) chat.left_out.push_back(fmt::format("{}: there is none here", name));
   fields.finish();
   for (const char* name : {"instructions", "max_output_tokens", "tools", "tool_choice", "parallel_tool_calls",
                            "text", "reasoning", "temperature", "top_p", "metadata", "truncation", "user"}) {

@@ -464,6 +464,8 @@ TEST_F(Api, WrongFieldsAreNamed) {
       {{{"max_tokens", 1.5}}, "max_tokens", "whole number"},
       {{{"max_tokens", 1e30}}, "max_tokens", ""},
       {{{"n", 0}}, "n", ""},
+      {{{"seed", uint64_t{1} << 63}}, "seed", "9223372036854775808, expected"},
+      {{{"seed", 0x1p63}}, "seed", "expected"},
       {{{"stop", {1}}}, "stop[0]", "expected a string"},
       {{{"stream", "yes"}}, "stream", "true or false"},
       {{{"logit_bias", {{"999", 1}}}}, "logit_bias", "token id from 0 to 256"},

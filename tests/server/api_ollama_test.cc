@@ -78,6 +78,15 @@ TEST_F(OllamaApi, CallsToolsWithObjects) {
     EXPECT_EQ(calls, json::parse(R"([{"function":{"name":"weather","arguments":{"city":"Bern","days":3}}},
                                      {"function":{"name":"clock","arguments":{}}}])"));
   }
+  // A call that was cut is none: its arguments would be others.
+  const std::string cut = test::kCalls.substr(0, test::kCalls.find("ern"));
+  for (const bool stream : {true, false}) {
+    say(cut);
+    const Reply reply = post("/api/chat", ask({{"tools", test::kTools}, {"stream", stream}}));
+    const std::vector<json> all = stream ? lines(reply) : std::vector<json>{reply.json()};
+    for (const json& line : all) EXPECT_FALSE(line["message"].contains("tool_calls")) << line;
+    EXPECT_EQ(all.back()["done_reason"], "length");
+  }
   // And takes them back, without ids, with what they gave.
   say("</think>Sunny.");
   const json messages = json::parse(R"([{"role":"user","content":"Weather?"},
@@ -86,6 +95,14 @@ TEST_F(OllamaApi, CallsToolsWithObjects) {
   const json answer =
       post("/api/chat", ask({{"messages", messages}, {"tools", test::kTools}, {"stream", false}})).json();
   EXPECT_EQ(answer["message"]["content"], "Sunny.") << answer;
+}
+
+TEST_F(OllamaApi, PassesOverWhatItDoesNotKnow) {
+  say("</think>x");
+  const json asked = ask({{"stream", false}, {"tomorrows", 1}, {"options", {{"num_gqa", 8}}}});
+  EXPECT_EQ(post("/api/chat", asked).status, 200);
+  EXPECT_EQ(post("/api/generate", {{"prompt", "x"}, {"stream", false}, {"tomorrows", 1}}).status, 200);
+  EXPECT_EQ(post("/api/show", {{"model", "x"}, {"tomorrows", 1}}).status, 200);
 }
 
 TEST_F(OllamaApi, KeepsToAForm) {

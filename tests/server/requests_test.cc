@@ -365,6 +365,96 @@ TEST_F(Api, APartWithoutItsTextIsNoError) {
   EXPECT_EQ(post("/v1/messages/count_tokens", body).status, 200);
 }
 
+// Lists of a tool's own are no list of parts.
+TEST_F(Api, WhatToolsGaveBackIsShownAsItIs) {
+  const json rows = json::parse(R"([{"stdout":"sixty"},{"type":7,"text":"seven"},[8],9,null,"ten"])");
+  const json body = {{"messages",
+                      {{{"role", "user"}, {"content", "a"}},
+                       {{"role", "assistant"},
+                        {"content", ""},
+                        {"tool_calls", {{{"id", "1"}, {"function", {{"name", "f"}, {"arguments", "{}"}}}}}}},
+                       {{"role", "tool"}, {"tool_call_id", "1"}, {"content", rows}}}}};
+  const Reply reply = post("/apply-template", body);
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_THAT(reply.json()["prompt"].get<std::string>(),
+              HasSubstr(R"({"stdout":"sixty"}{"text":"seven","type":7}[8]9ten)"));
+  const json answered = {{"messages",
+                          {{{"role", "user"}, {"content", "a"}},
+                           {{"role", "assistant"}, {"content", rows}},
+                           {{"role", "user"}, {"content", "b"}}}}};
+  EXPECT_EQ(post("/v1/messages/count_tokens", answered).status, 200);
+
+  say("</think>x");
+  const auto tokens = [&](const json& output) {
+    json input = {{{"role", "user"}, {"content", "a"}}};
+    input.push_back(output);
+    const Reply answer = post("/v1/responses", {{"input", input}});
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.status == 200 ? answer.json()["usage"]["input_tokens"].get<int64_t>() : 0;
+  };
+  const json none = {{"type", "shell_call_output"}, {"call_id", "1"}, {"output", ""}};
+  const json shell = {{"type", "shell_call_output"}, {"call_id", "1"}, {"output", {{{"stdout", "sixty"}}}}};
+  EXPECT_EQ(tokens(shell), tokens(none) + 18);  // a token a byte
+  const json picture = {{"type", "computer_screenshot"}, {"image_url", std::string(1000, 'A')}};
+  const json computer = {{"type", "computer_call_output"}, {"call_id", "1"}, {"output", picture}};
+  EXPECT_THAT(tokens(computer) - tokens(none), testing::AllOf(testing::Gt(10), testing::Lt(100)));
+  // Calls of tools that are not known here show all that they say.
+  const auto call = [](const json& more) {
+    json item = {{"type", "apply_patch_call"}, {"id", "i"}, {"call_id", "1"}, {"status", "completed"}};
+    item.update(more);
+    return item;
+  };
+  EXPECT_GT(tokens(call({{"operation", {{"type", "delete_file"}, {"path", "a"}}}})), tokens(call(json::object())) + 40);
+}
+
+TEST_F(Api, ChoicesOfToolsHaveEitherForm) {
+  say("</think>x");
+  const json flat = {{"type", "function"}, {"name", "clock"}};
+  const json nested = {{"type", "function"}, {"function", {{"name", "clock"}}}};
+  const json others = {{"type", "mcp"}, {"server_label", "s"}, {"name", "n"}};
+  const auto ask = [&](bool chat_completions, const json& choice) {
+    json tools = kTools;
+    json body = chat({{"tools", tools}, {"tool_choice", choice}, {"max_tokens", 3}});
+    if (!chat_completions) {
+      for (json& tool : tools) tool.update(tool["function"]), tool.erase("function");
+      body = {{"input", "x"}, {"tools", tools}, {"tool_choice", choice}, {"max_output_tokens", 3}};
+    }
+    return post(chat_completions ? "/v1/chat/completions" : "/v1/responses", body);
+  };
+  const auto tokens = [](const Reply& reply, bool chat_completions) -> int64_t {
+    EXPECT_EQ(reply.status, 200) << reply.body;
+    return reply.json()["usage"][chat_completions ? "prompt_tokens" : "input_tokens"];
+  };
+  for (const bool chat_completions : {true, false}) {
+    const int64_t all = tokens(ask(chat_completions, "auto"), chat_completions);
+    for (const json& choice : {flat, nested})
+      EXPECT_EQ(tokens(ask(chat_completions, choice), chat_completions), all);
+    const json list = {{"mode", "auto"}, {"tools", {flat, nested, others}}};
+    json beside = list;
+    beside["type"] = "allowed_tools";
+    const int64_t allowed = tokens(ask(chat_completions, beside), chat_completions);
+    EXPECT_LT(allowed, all - 50);  // the model is not shown the other one
+    EXPECT_EQ(
+        tokens(ask(chat_completions, {{"type", "allowed_tools"}, {"allowed_tools", list}}), chat_completions),
+        allowed);
+    for (const json& wrong :
+         {json("sometimes"), json(5), json{{"type", "function"}}, json{{"type", "web_search"}},
+          json{{"type", "function"}, {"name", "nope"}}, json{{"type", "allowed_tools"}, {"mode", "auto"}}})
+      EXPECT_EQ(ask(chat_completions, wrong).status, 400) << wrong;
+  }
+}
+
+TEST_F(Api, FieldsOfOtherServicesAreLeftOut) {
+  say("</think>x");
+  EXPECT_EQ(post("/v1/chat/completions", chat({{"moderation", {{"model", "m"}}}})).status, 200);
+  EXPECT_EQ(post("/v1/responses", {{"input", "x"},
+                                   {"reasoning", {{"mode", "standard"}}},
+                                   {"prompt_cache_options", {{"mode", "implicit"}}},
+                                   {"context_management", {{{"type", "compaction"}}}}})
+                .status,
+            200);
+}
+
 TEST_F(Api, ThreadsAreRefusedInTheWordsThatClientsKnow) {
   const Reply reply =
       post("/v1/messages", {{"max_tokens", 5},
