@@ -86,7 +86,7 @@ bool matches(std::string_view pattern, std::string_view path) {
 }
 
 std::string_view method_of(const HttpRequest& request) {
-  return request.method == "HEAD" ? "GET" : request.method;
+  return request.method == "HEAD" ? "GET" : std::string_view(request.method);
 }
 
 /// Whoever runs the server asks, by whatever name it has.

@@ -115,6 +115,9 @@ TEST_F(Api, PathsWithSlashesTooManyAndWithoutV1) {
   EXPECT_TRUE(post("/messages", json::object()).json().contains("type")) << "Anthropic's shape";
   EXPECT_TRUE(get("/v1/models/").json().contains("data"));
   EXPECT_EQ(get("/models/parrot").json()["id"], "parrot");
+  for (const char* path : {"/", "/health", "/v1/models", "/models/parrot"})
+    EXPECT_EQ(Client(server_->port()).ask("HEAD", path).status, 200) << path;
+  EXPECT_EQ(Client(server_->port()).ask("HEAD", "/v1/chat/completions").status, 405);
   for (const char* path : {"/api/push", "/api/nothing"}) {
     EXPECT_EQ(get(path).status, 404);
     EXPECT_TRUE(get(path).json()["error"].is_string()) << path;
