@@ -493,7 +493,7 @@ void add_bench(CLI::App& app) {
       ->add_option_function<double>(
           "--link-limit", [options](double gigabytes) { options->link_limit = 1e9 * gigabytes; },
           "GB/s that experts come to the GPU with at most, as though the link were slower")
-      ->check(CLI::Range(0.001, 1e6));
+      ->check(number_range(0.001, 1e6));
   command->callback([options] { bench(*options); });
 }
 

@@ -13,6 +13,15 @@
 
 namespace sluice::cli {
 
+CLI::Validator number_range(double low, double high) {
+  const auto problem = [=](const std::string& text) -> std::string {
+    double value = 0;
+    if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
+    return fmt::format("Value {} not in range {} to {}", text, low, high);
+  };
+  return {problem, CLI::Range(low, high).get_description()};
+}
+
 CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::function<void(int64_t)> take,
                              const std::string& help, int64_t least) {
   const auto read = [flag, take = std::move(take), least](const std::string& text) {
@@ -41,6 +50,7 @@ void expect_writable(const std::string& path) {
   if (path.empty() || path == "-") return;
   struct stat info {};
   const bool there = ::stat(path.c_str(), &info) == 0;
+  if (!there && errno != ENOENT) fail("{}: {}", path, std::strerror(errno));
   if (there && S_ISDIR(info.st_mode)) fail("{}: {}", path, std::strerror(EISDIR));
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);

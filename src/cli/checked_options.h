@@ -17,6 +17,9 @@ std::vector<std::string> names_of(const Rows& rows) {
   return names;
 }
 
+/// Numbers of a range. CLI::Range takes NaN, which is neither below nor above.
+CLI::Validator number_range(double low, double high);
+
 /// Adds a flag whose value is a size (memory_size_of), of so many bytes at least.
 CLI::Option* add_size_option(CLI::App& command, const std::string& flag, std::function<void(int64_t)> take,
                              const std::string& help, int64_t least = 1);

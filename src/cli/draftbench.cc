@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/generation.h"
 #include "cli/loading.h"
@@ -169,7 +170,7 @@ void add_draftbench(CLI::App& app) {
           "--accept", options->accept,
           "simulate: the model writes what it likes, and takes such a share of drafts to be right (0 "
           "to 1); with --draft mtp its block makes them, otherwise they cost nothing")
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_range(0.0, 1.0));
   command->add_flag("--every-step", options->every_step,
                     "as many drafts as there can be in every step, whether they pay or not");
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")

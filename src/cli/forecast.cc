@@ -305,7 +305,7 @@ void add_card_options(CLI::App& command, ForecastOptions& options, const std::ve
           "--hit-rate", options.hit_rates,
           "share of the selected experts that the card has; a list (default: the share that has room)")
       ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0));
+      ->check(number_range(0.0, 1.0));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "cli/assemble.h"
+#include "cli/checked_options.h"
 #include "cli/commands.h"
 #include "cli/loading.h"
 #include "cli/memory_view.h"
@@ -244,7 +245,7 @@ void add_load(CLI::App& app) {
       ->capture_default_str();
   command
       ->add_option("--max-itl", options->max_itl_ms, "milliseconds between two tokens; 0: 1000, on a GPU 100")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_range(0.0, 1e6))
       ->capture_default_str();
   command->add_flag("--batch-invariant", options->batch_invariant,
                     "one order of every sum, whatever a step holds");

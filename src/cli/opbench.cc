@@ -272,7 +272,7 @@ void add_opbench(CLI::App& app) {
   command->add_flag("--warm", options->warm, "only warm figures");
   command->add_option("--rotate", options->rotate, "bytes that cold runs rotate over")->capture_default_str();
   command->add_option("--seconds", options->seconds, "to measure each figure for, at least")
-      ->check(CLI::Range(0.001, 60.0))
+      ->check(number_range(0.001, 60.0))
       ->capture_default_str();
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))

@@ -363,7 +363,7 @@ void add_diff(CLI::App& command) {
           "--fail-above", options->fail_above,
           "exit with 3 when an op or the step is slower by more than so many percent, beyond noise and "
           "by a thousandth of the step at least")
-      ->check(CLI::Range(0.0, 1e6));
+      ->check(number_range(0.0, 1e6));
   diff_command->callback([options] { diff(*options); });
 }
 

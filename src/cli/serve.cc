@@ -260,7 +260,7 @@ void add_models(CLI::App& command, ServeOptions& options) {
   command
       .add_option("--idle-unload", options.idle_unload,
                   "of several models, seconds after which one leaves memory that nobody asks for; 0: never")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(number_range(0.0, 1e9))
       ->capture_default_str();
 }
 
@@ -334,14 +334,14 @@ void add_network(CLI::App& command, ServeOptions& options) {
                                                   {"cache", server::LogLevel::Cache}}));
   command
       .add_option("--drain", options.drain_seconds, "seconds that running answers get when the server stops")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_range(0.0, 86400.0))
       ->capture_default_str();
   command
       .add_option(
           "--drain-delay", options.drain_delay,
           "seconds before that in which /ready says 503 and requests are taken as ever, for routers that "
           "learn late that the server stops")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(number_range(0.0, 86400.0))
       ->capture_default_str();
 }
 
@@ -382,7 +382,7 @@ void add_serve(CLI::App& app) {
           "--max-itl", options->max_itl_ms,
           "milliseconds between two tokens of an answer, while others' prompts are read; 0: 1000 on a "
           "CPU, 100 on a GPU")
-      ->check(CLI::Range(0.0, 1e6))
+      ->check(number_range(0.0, 1e6))
       ->capture_default_str();
   command
       ->add_option("-u,--rows", options->rows,

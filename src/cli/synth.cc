@@ -88,7 +88,7 @@ void add_synth(CLI::App& app) {
           "--router-skew", flags->router_skew,
           "some experts are selected more often than others, as in trained models: 0 all alike; 1 half "
           "of 64 take 82% of the selections; 1.25 the 32 selected last hold 75% of the next")
-      ->check(CLI::Range(0.0, 8.0))
+      ->check(number_range(0.0, 8.0))
       ->capture_default_str();
   command->callback([flags] { synth(*flags); });
 }

@@ -38,6 +38,10 @@ TEST_F(Usage, OneLineNamesWhatIsWrong) {
       {"cache bogus x", "cache bogus: expected list or clear; --help"},
       {"run --temp warm", "--temp warm: expected a number; --help"},
       {"serve --port 99999", "--port: Value 99999 not in range 0 to 65535; --help"},
+      {"serve --max-itl nan", "--max-itl: Value nan not in range 0 to 1000000; --help"},
+      {"serve --drain nan", "--drain: Value nan not in range 0 to 86400; --help"},
+      {"serve --idle-unload x", "--idle-unload: Value x not in range 0 to 1000000000; --help"},
+      {"opbench --seconds nan", "--seconds: Value nan not in range 0.001 to 60; --help"},
       {"run -m ''", "--model: the name is empty; --help"},
       {"bench -m ''", "--model: the name is empty; --help"},
       {"serve --max-memory 4X", "--max-memory 4X: expected a size of memory, as 10GiB, 12GB or 800M"},
@@ -63,7 +67,7 @@ TEST_F(Usage, OneLineNamesWhatIsWrong) {
 TEST_F(Usage, AFileThatCannotBeWrittenIsToldBeforeTheWork) {
   for (const char* command : {"profile --json ", "profile --html ", "profile --trace ", "verify -o ",
                               "devices --backend cpu --report "}) {
-    for (const std::string& file : {path("none/x"), path("")}) {
+    for (const std::string& file : {path("none/x"), path(""), path(std::string(300, 'x'))}) {
       const test::CommandResult result = run(command + file);
       EXPECT_EQ(result.code, 1) << command << file;
       EXPECT_EQ(result.out, "") << command;
