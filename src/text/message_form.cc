@@ -96,11 +96,19 @@ void find_call_form(const Probe& probe, MessageForm& form) {
   const std::string beside = probe.render(with_call(kWords, arguments));
   if (beside.find(kWords) != std::string::npos && beside.find(kProbeName) != std::string::npos) return;
   const Json empty = form.null_beside_calls ? Json() : Json("");
-  const std::string apart =
-      probe.render(Json::array({message("user", "hello"), message("assistant", kWords),
-                                call_message(empty, arguments), result_message("done")}));
+  const std::string apart = probe.render(
+      Json::array({message("user", "hello"), message("assistant", kWords), call_message(empty, arguments),
+                   result_message("done"), message("assistant", "bye")}));
   form.text_before_calls =
       apart.find(kWords) != std::string::npos && apart.find(kProbeName) != std::string::npos;
+}
+
+void find_ids(const Probe& probe, MessageForm& form) {
+  if (!form.shows_calls) return;
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  Json conversation = with_call(form.null_beside_calls ? Json() : Json(""), arguments);
+  conversation[1]["tool_calls"][0]["id"] = conversation[2]["tool_call_id"] = "call_of_more_than_nine";
+  form.nine_letter_ids = !probe.shows(std::move(conversation), kProbeName);
 }
 
 /// Under which key a message's reasoning is shown, beside a call at least.
@@ -141,7 +149,7 @@ void find_parts(const Probe& probe, const MessageForm& form, std::set<std::strin
   });
 }
 
-void find_system_form(const Probe& probe, MessageForm& form) {
+void find_turns(const Probe& probe, MessageForm& form) {
   const auto content = [&](const char* role, const std::string& text) {
     const bool parts = form.parts.contains(role);
     return message(role, parts ? Json::array({{{"type", "text"}, {"text", text}}}) : Json(text));
@@ -150,15 +158,17 @@ void find_system_form(const Probe& probe, MessageForm& form) {
     const std::string prompt = probe.render(messages);
     return prompt.find(kWords) != std::string::npos && prompt.find(kMoreWords) != std::string::npos;
   };
+  const std::string joined = std::string(kWords) + "\n\n" + kMoreWords;
+  const bool shows_joined = shows_both(Json::array({content("user", joined)}));
+  form.turns_alternate =
+      shows_joined && !shows_both(Json::array({content("user", kWords), content("user", kMoreWords)}));
   const Json user = content("user", "hello");
   const Json two = Json::array({content("system", kWords), content("system", kMoreWords), user});
   const Json later = Json::array(
       {content("system", kWords), user, content("assistant", "hello"), content("system", kMoreWords), user});
   if (shows_both(two) && shows_both(later)) return;
-  const std::string joined = std::string(kWords) + "\n\n" + kMoreWords;
   form.one_system_message = shows_both(Json::array({content("system", joined), user}));
-  form.system_in_user_message =
-      !form.one_system_message && shows_both(Json::array({content("user", joined)}));
+  form.system_in_user_message = !form.one_system_message && shows_joined;
 }
 
 void find_tool_form(const Probe& probe, MessageForm& form) {
@@ -209,6 +219,61 @@ void join_system(Json& messages, bool in_user_message) {
   if (!placed) messages.push_back(message("user", all));
 }
 
+/// Adds what the same speaker says next.
+void join_turns(Json& turn, const Json& next) {
+  for (const char* key : {"content", "reasoning_content"}) {
+    const auto more = next.find(key);
+    if (more == next.end() || *more == "") continue;
+    std::string text = turn.value(key, "");
+    if (!text.empty()) text += "\n\n";
+    turn[key] = text + more->get<std::string>();
+  }
+}
+
+/// Templates that want user and assistant in turn count neither calls nor their results. Of two in a row one
+/// is made; where calls stand between, or the assistant speaks first, the other says a space: some templates
+/// refuse who says nothing.
+void alternate_turns(Json& messages) {
+  Json out = Json::array();
+  std::string due = "user";
+  for (Json& one : messages) {
+    const std::string role = one["role"];
+    const bool is_turn = role == "user" || (role == "assistant" && !one.contains("tool_calls"));
+    if (is_turn && role != due) {
+      if (!out.empty() && out.back()["role"] == role && !out.back().contains("tool_calls")) {
+        join_turns(out.back(), one);
+        continue;
+      }
+      out.push_back(message(due.c_str(), " "));
+    }
+    if (is_turn) due = role == "user" ? "assistant" : "user";
+    out.push_back(std::move(one));
+  }
+  messages = std::move(out);
+}
+
+/// An id of nine letters and digits, always the same for the same one.
+std::string nine_letter_id(const std::string& id) {
+  static constexpr std::string_view kLetters =
+      "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
+  if (id.size() == 9 && id.find_first_not_of(kLetters) == std::string::npos) return id;
+  uint64_t hash = 0xCBF29CE484222325u;  // FNV-1a
+  for (const char letter : id) hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001B3u;
+  std::string letters;
+  for (int i = 0; i < 9; ++i, hash /= kLetters.size()) letters += kLetters[hash % kLetters.size()];
+  return letters;
+}
+
+void shorten_ids(Json& one) {
+  const auto shorten = [](Json& holder, const char* name) {
+    if (const auto id = holder.find(name); id != holder.end() && id->is_string())
+      *id = nine_letter_id(id->get<std::string>());
+  };
+  shorten(one, "tool_call_id");
+  if (one.contains("tool_calls"))
+    for (Json& call : one["tool_calls"]) shorten(call, "id");
+}
+
 void put_calls(const MessageForm& form, Json& one) {
   for (Json& call : one["tool_calls"]) {
     Json& function = call.contains("function") ? call["function"] : call;
@@ -228,9 +293,10 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
   const Probe probe(chat_template, variables);
   MessageForm form;
   find_call_form(probe, form);
+  find_ids(probe, form);
   find_reasoning(probe, form);
   find_parts(probe, form, form.parts);
-  find_system_form(probe, form);
+  find_turns(probe, form);
   find_tool_form(probe, form);
   return form;
 }
@@ -256,8 +322,10 @@ std::string call_shape(const jinja::Template& chat_template, const Json& variabl
 void put_in_form(const MessageForm& form, Json& messages) {
   if (form.one_system_message || form.system_in_user_message)
     join_system(messages, form.system_in_user_message);
+  if (form.turns_alternate) alternate_turns(messages);
   Json out = Json::array();
   for (Json& one : messages) {
+    if (form.nine_letter_ids) shorten_ids(one);
     if (const auto said = one.find("reasoning_content");
         said != one.end() && form.reasoning_key != "reasoning_content") {
       Json reasoning = std::move(*said);

@@ -407,7 +407,8 @@ TEST_F(Api, WhatToolsGaveBackIsShownAsItIs) {
     item.update(more);
     return item;
   };
-  EXPECT_GT(tokens(call({{"operation", {{"type", "delete_file"}, {"path", "a"}}}})), tokens(call(json::object())) + 40);
+  EXPECT_GT(tokens(call({{"operation", {{"type", "delete_file"}, {"path", "a"}}}})),
+            tokens(call(json::object())) + 40);
 }
 
 TEST_F(Api, ChoicesOfToolsHaveEitherForm) {

@@ -5,6 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
+#include <set>
+
 #include "text/chat.h"
 
 namespace sluice::text {
@@ -55,6 +59,21 @@ constexpr const char* kRemembering =
 {%- if m.role == 'assistant' and m.content is not none -%}{{ ('</outputs>' if ns.tool else '<a>') + m.content }}{%- set ns.tool = false -%}{%- endif -%}
 {%- if m.role == 'tool' -%}{%- set ns.tool = true -%}{{ ('<outputs>' if ns.first else '') + '<o>' + m.content }}{%- set ns.first = false -%}{%- endif -%}
 {%- endfor -%}{% if ns.tool %}</outputs>{% endif %}{% if add_generation_prompt and not ns.tool %}<a>{% endif %})";
+
+// Wants user and assistant in turn, nobody silent and ids of nine letters: as Mistral's do.
+constexpr const char* kStrict = R"({%- set ns = namespace(turn=0) -%}{%- for m in messages -%}
+{%- if m.role == 'system' and not loop.first -%}{{ raise_exception('system is first') }}{%- endif -%}
+{%- if m.role == 'user' or (m.role == 'assistant' and not m.tool_calls) -%}
+{%- if (m.role == 'user') != (ns.turn % 2 == 0) -%}{{ raise_exception('roles must alternate') }}{%- endif -%}
+{%- set ns.turn = ns.turn + 1 -%}
+{%- if m.content == '' -%}{{ raise_exception('nothing is said') }}{%- endif -%}{%- endif -%}
+{%- if m.tool_calls -%}{%- for c in m.tool_calls -%}
+{%- if c.id|length != 9 -%}{{ raise_exception('nine letters') }}{%- endif -%}
+<call {{ c.id }}>{{ c.function.name }} {{ c.function.arguments | tojson }}{%- endfor -%}
+{%- elif m.role == 'tool' -%}
+{%- if m.tool_call_id|length != 9 -%}{{ raise_exception('nine letters') }}{%- endif -%}
+<result {{ m.tool_call_id }}>{{ m.content }}
+{%- else -%}<{{ m.role }}>{{ m.content }}{%- endif -%}{%- endfor -%})";
 
 std::string prompt_of(const char* source, const Json& messages) {
   const ChatTemplate chat(source, "", "", ControlTokens());
@@ -130,6 +149,48 @@ TEST(MessageForm, NoSystemMessageVanishes) {
   EXPECT_EQ(prompt_of(kJoining, messages), "one\n\ntwo\n\nthree<u>hi<a>");
   EXPECT_EQ(prompt_of(kWalking, messages), "<system>one<system>two<user>hi<system>three");
   EXPECT_EQ(prompt_of(kNoSystem, messages), "<user>one\n\ntwo\n\nthree\n\nhi");
+}
+
+TEST(MessageForm, TurnsAlternateWhereTheTemplateWantsIt) {
+  const auto say = [](const char* role, const char* text) { return Json{{"role", role}, {"content", text}}; };
+  const auto user = [&](const char* text) { return say("user", text); };
+  const auto assistant = [&](const char* text) { return say("assistant", text); };
+  EXPECT_EQ(
+      prompt_of(kStrict, {user("a"), user("b"), assistant("c"), assistant(""), assistant("d"), user("e")}),
+      "<user>a\n\nb<assistant>c\n\nd<user>e");
+  EXPECT_EQ(
+      prompt_of(kStrict, {say("system", "s"), assistant("a"), user("b"), say("system", "t"), user("c")}),
+      "<system>s\n\nt<user> <assistant>a<user>b\n\nc");
+  EXPECT_EQ(prompt_of(kWalking, {user("a"), user("b")}), "<user>a<user>b");
+  Json called = call("I look.", "{}");
+  called["tool_calls"][0]["id"] = "012345678";
+  const Json result = {{"role", "tool"}, {"tool_call_id", "012345678"}, {"content", "ok"}};
+  EXPECT_EQ(prompt_of(kStrict, {user("a"), called, result, user("b")}),
+            "<user>a<call 012345678>f {}<result 012345678>ok<assistant> <user>b");
+  EXPECT_EQ(prompt_of(kStrict, {user("a"), called, result, assistant("b"), user("c")}),
+            "<user>a<call 012345678>f {}<result 012345678>ok<assistant>b<user>c");
+  const ChatTemplate chat(kStrict, "", "", ControlTokens());
+  EXPECT_EQ(chat.render({.messages = {user("a"), assistant("b"), assistant("c")}, .continue_last = true})
+                .prompt.text,
+            "<user>a<assistant>b\n\nc");
+}
+
+TEST(MessageForm, IdsHaveNineLettersWhereTheTemplateWantsIt) {
+  const auto prompt = [](const std::string& id) {
+    Json messages = talk("", "{}");
+    messages[1]["tool_calls"][0]["id"] = messages[2]["tool_call_id"] = id;
+    return prompt_of(kStrict, messages);
+  };
+  std::set<std::string> all;
+  for (const char* id : {"call_0", "call_1", "toolu_0123456789abcdef", "", "ab-de-gh1"}) {
+    const std::string text = prompt(id);
+    const std::string shown = text.substr(text.find("<call ") + 6, 9);
+    EXPECT_TRUE(std::ranges::all_of(shown, [](unsigned char c) { return std::isalnum(c); })) << text;
+    EXPECT_THAT(text, HasSubstr("<result " + shown + ">")) << id;
+    EXPECT_EQ(prompt(id), text);
+    all.insert(shown);
+  }
+  EXPECT_EQ(all.size(), 5u);
 }
 
 TEST(MessageForm, BrokenArgumentsAreShownAsText) {
