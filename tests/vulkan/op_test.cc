@@ -45,6 +45,7 @@ std::vector<Param> all_cases() {
       const std::vector<int64_t> more = kind == "matmul"             ? std::vector<int64_t>{3, 20}
                                         : by_experts                 ? std::vector<int64_t>{20, 40, 70}
                                         : kind == "norm_moe_gate_up" ? std::vector<int64_t>{9, 20}
+                                        : kind == "mla_heads"        ? std::vector<int64_t>{2, 9, 20}
                                                                      : std::vector<int64_t>{1, 2, 9};
       OpCase other = op_case;
       other.rows = more[i++ % more.size()];

@@ -19,7 +19,39 @@ RowWords row_words(const Tensor& cache) {
           static_cast<uint32_t>(row.exact_at() / 4), static_cast<uint32_t>(row.scales_at() / 4)};
 }
 
+/// Columns of values that a workgroup of attend_tiled.comp adds up, four an invocation.
+constexpr int64_t kMostTiledValues = 512;
+
+/// Prompts' part of attention: attend_tiled.comp.
+void emit_prompts(Emit& emit, const Attention& op) {
+  constexpr int64_t kFewestLanes = 16;
+  const int64_t of_group = op.q.heads / op.kv_heads, value = op.out.columns, rows = emit.sizes.rows;
+  int64_t lanes = kMostTiledValues / 4;
+  while (lanes > kFewestLanes && lanes / 2 * 4 >= value) lanes /= 2;
+  // Sums of 16 values of four columns are what registers have room for.
+  const int64_t pairs = lanes * 4 == kMostTiledValues ? 32 : 64;
+  const RowWords row = row_words(emit[op.cache]);
+  const StepLayout& step = emit.layout.step;
+  const Place q = op.q.place, out = op.out.place;
+  const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
+  const bool sinks = op.sinks != kNoTensor;
+  Dispatch dispatch{.shader = Shader::attend_tiled};
+  dispatch.constants = {static_cast<uint32_t>(emit[op.cache].type), u(pairs), op.q.columns, u(lanes), sinks};
+  dispatch.params = {q.at,           q.row,       q.head,       out.at,          out.row,
+                     out.head,       u(of_group), u(value),     u(op.values_at), u(op.value_step),
+                     row.words,      row.coded,   row.exact,    row.scales,      step.positions,
+                     step.sequences, step.tables, step.prompts, u(op.window),    bits(op.scale)};
+  dispatch.groups = {groups(rows * of_group, pairs) + u(rows / kPromptRows), 1, u(op.kv_heads)};
+  if (sinks) dispatch.weights[0] = emit.vector(op.sinks);
+  dispatch.cache = op.cache, dispatch.cache_layer = op.layer;
+  emit.add(std::move(dispatch));
+}
+
 }  // namespace
+
+bool tiles_prompts(const Emit& emit) {
+  return emit.sizes.rows > kStretchedRows && !emit.layout.options.batch_invariant;
+}
 
 Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
   constexpr int64_t kWorkgroup = 256, kMostSteps = 5, kWorkgroups = 256, kMostQueries = 6144, kMostHeads = 10;
@@ -43,6 +75,8 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
   const auto u = [](int64_t number) { return static_cast<uint32_t>(number); };
   const uint32_t partial = cut.count > 1 ? emit.scratch(heads, cut.count * (value + 4)).place.at : 0;
   const bool sinks = op.sinks != kNoTensor;
+  const bool prompts = tiles_prompts(emit) && rotated == 0 && op.q.aligned && value <= kMostTiledValues;
+  if (prompts) emit_prompts(emit, op);
   Dispatch dispatch{.shader = Shader::attend};
   dispatch.constants = {static_cast<uint32_t>(emit[op.cache].type),
                         u(tile),
@@ -85,7 +119,8 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
                      last.row,
                      last.head,
                      rotated > 0 ? step.angles_at(*op.rope, rotated / 2, op.factors) : 0,
-                     emit.sizes.rows <= kExactRows ? u(emit.sizes.rows) : 0};
+                     emit.sizes.rows <= kExactRows ? u(emit.sizes.rows) : 0,
+                     prompts ? step.prompts : 0};
   dispatch.groups = {u(cut.count), u(emit.sizes.rows), u(op.kv_heads * tiles)};
   if (sinks) dispatch.weights[0] = emit.vector(op.sinks);
   dispatch.cache = op.cache, dispatch.cache_layer = op.layer;
@@ -160,7 +195,12 @@ void emit(Emit& emit, const MlaHeads& op) {
   const bool beside = by_columns && !tiled;
   if (!beside) emit_latent_rows(emit, latent);
   if (query.q) emit.wait();
-  const Operand to_latent = emit.scratch(heads, rank), from = queries.part(0, nope);
+  const bool rotated_before = tiles_prompts(emit);
+  const Operand from = queries.part(0, nope), last = queries.part(nope, rotated),
+                whole = emit.scratch(heads, rotated_before ? rank + rotated : rank),
+                to_latent = whole.part(0, static_cast<uint32_t>(rank));
+  if (rotated_before)
+    emit_rope(emit, last, query.rope, query.factors.id, 0, whole.part(static_cast<uint32_t>(rank), rotated));
   if (by_columns)
     emit_product(emit, {.in = from,
                         .weight = query.k_b.id,
@@ -170,19 +210,18 @@ void emit(Emit& emit, const MlaHeads& op) {
   else
     emit_rows_product(emit, from, query.k_b.id, to_latent);
   emit.wait();
-  const Operand last = queries.part(nope, rotated), context = emit.scratch(heads, rank),
-                out = emit.operand(op.out.id);
+  const Operand context = emit.scratch(heads, rank), out = emit.operand(op.out.id);
   // In a workgroup's memory, where the same stands once more, as codes or as floats.
   const int64_t merged_bytes = is_of_runs(emit[op.v_b.id]) ? 16384 : 8192;
   const bool merges = tiled || std::min<int64_t>(rows, 8) * rank * 4 > merged_bytes ||
                       stretches(emit.layout, emit.sizes).count > kMergedStretches;
   const Merge left = emit_attention(emit,
-                                    {.q = to_latent,
+                                    {.q = whole,
                                      .cache = query.cache.id,
                                      .out = context,
                                      .scale = op.scale,
                                      .layer = query.cache_layer,
-                                     .rotated = &last,
+                                     .rotated = rotated_before ? nullptr : &last,
                                      .rope = &query.rope,
                                      .factors = query.factors.id},
                                     merges);

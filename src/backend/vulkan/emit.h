@@ -149,6 +149,8 @@ struct Attention {
   const program::RopeParams* rope = nullptr;
   program::TensorId factors = program::kNoTensor;
 };
+/// Whether prompts' rows are attended to in tiles, with queries that are rotated before.
+bool tiles_prompts(const Emit& emit);
 /// Without merges: more than one stretch is left as it is.
 Merge emit_attention(Emit& emit, const Attention& op, bool merges);
 void emit_route(Emit& emit, const program::Route& op, const Operand& logits, const Operand& ids,
@@ -158,6 +160,8 @@ void emit_combine(Emit& emit, const Operand& experts, const Operand& weights, co
                   const Operand& out);
 /// Returns where the last of them leaves the pairs (Top).
 uint32_t emit_top(Emit& emit, const Operand& logits);
+void emit_rope(Emit& emit, const Operand& in, const program::RopeParams& params, program::TensorId factors,
+               int64_t passed, const Operand& out);
 void emit_norm(Emit& emit, const Operand& in, program::TensorId weight, float epsilon, const Operand& out);
 
 void emit(Emit& emit, const program::MlaHeads& op);

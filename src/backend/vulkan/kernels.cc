@@ -16,8 +16,6 @@ constexpr int64_t kMostExperts = 1024;
 constexpr int64_t kWidestHead = 1536;
 /// Numbers of a state's column that an invocation keeps.
 constexpr int64_t kLongestKey = 256;
-/// Rows of a step up to which contexts are cut into stretches: there are workgroups enough beyond.
-constexpr int64_t kStretchedRows = 16;
 constexpr int64_t kShortestStretch = 32;
 /// Of so few rows more stretches keep a large device busy.
 constexpr int64_t kAloneRows = 4, kMostStretches = 64;

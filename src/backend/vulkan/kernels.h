@@ -15,6 +15,9 @@ namespace sluice::backend::vulkan {
 /// Up to so many rows each count has a recording of its own.
 inline constexpr int64_t kExactRows = 8;
 
+/// Rows of a step up to which contexts are cut into stretches: there are workgroups enough beyond.
+inline constexpr int64_t kStretchedRows = 16;
+
 /// Of the steps that a recording is for.
 struct Sizes {
   int64_t rows = 1, outputs = 1;

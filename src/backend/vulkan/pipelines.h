@@ -16,6 +16,7 @@ namespace sluice::backend::vulkan {
 #define SLUICE_VK_SHADERS(F) \
   F(attend)                  \
   F(attend_merge)            \
+  F(attend_tiled)            \
   F(causal_conv)             \
   F(codes)                   \
   F(delta_rule)              \

@@ -136,18 +136,21 @@ void emit(Emit& emit, const RmsNorm& op) {
   emit_norm(emit, emit.operand(op.in.id), op.weight.id, op.epsilon, emit.operand(op.out.id));
 }
 
-void emit(Emit& emit, const Rope& op) {
-  const Place in = emit.place(op.in.id), out = emit.place(op.out.id);
-  const auto pairs = static_cast<uint32_t>(op.rope_columns(emit.layout.program) / 2),
-             passed = static_cast<uint32_t>(op.passed);
-  const uint32_t heads = emit.heads(op.in.id);
-  Dispatch dispatch{.shader = Shader::rope, .constants = {op.params.pairs == RopePairs::Halves}};
+void emit_rope(Emit& emit, const Operand& in, const RopeParams& params, TensorId factors, int64_t passed,
+               const Operand& out) {
+  const auto behind = static_cast<uint32_t>(passed);
+  const uint32_t pairs = (in.columns - behind) / 2;
+  const Place &from = in.place, &to = out.place;
+  Dispatch dispatch{.shader = Shader::rope, .constants = {params.pairs == RopePairs::Halves}};
   dispatch.params = {
-      in.at,    in.row, in.head, out.at, out.row,
-      out.head, heads,  pairs,   passed, emit.layout.step.angles_at(op.params, pairs, op.factors.id)};
-  dispatch.groups = {groups(int64_t{heads} * (pairs + passed), 64), static_cast<uint32_t>(emit.sizes.rows),
+      from.at, from.row, from.head, to.at,  to.row,
+      to.head, in.heads, pairs,     behind, emit.layout.step.angles_at(params, pairs, factors)};
+  dispatch.groups = {groups(int64_t{in.heads} * (pairs + behind), 64), static_cast<uint32_t>(emit.sizes.rows),
                      1};
   emit.add(std::move(dispatch));
+}
+void emit(Emit& emit, const Rope& op) {
+  emit_rope(emit, emit.operand(op.in.id), op.params, op.factors.id, op.passed, emit.operand(op.out.id));
 }
 
 void emit_route(Emit& emit, const Route& op, const Operand& logits, const Operand& ids,

@@ -32,6 +32,17 @@ bool same(const StepLayout::Angles& a, const StepLayout::Angles& b) {
   return a.pairs == b.pairs && a.factors == b.factors && same(a.params, b.params);
 }
 
+void fill_prompts(const StepInput& input, uint32_t* to) {
+  uint32_t count = 0;
+  for (int64_t first = 0, end = 0; first < input.rows(); first = end) {
+    end = input.end_of_sequence(first);
+    if (end - first < kPromptRows) continue;
+    to[2 * count + 1] = static_cast<uint32_t>(first), to[2 * count + 2] = static_cast<uint32_t>(end - first);
+    ++count;
+  }
+  to[0] = count;
+}
+
 bool is(const StepLayout::Temperature& temperature, const AttentionTemperature& op) {
   return temperature.op.beta == op.beta && temperature.op.length == op.length;
 }
@@ -48,6 +59,7 @@ StepLayout::StepLayout(const Program& program, const CompileOptions& options) {
   tokens = take(options.max_rows), positions = take(options.max_rows), sequences = take(options.max_rows);
   slots = take(options.max_rows), output_rows = take(options.max_outputs),
   states = take(2 * options.max_rows);
+  prompts = take(1 + 2 * (options.max_rows / kPromptRows));
   for (const Op& op : program.ops()) {
     Angles own = angles_of(program, op);
     if (own.pairs > 0 &&
@@ -115,6 +127,7 @@ void StepData::fill(const StepInput& input, uint32_t* to) const {
     to[layout_.states + 2 * r] = static_cast<uint32_t>(slots.from);
     to[layout_.states + 2 * r + 1] = static_cast<uint32_t>(slots.to);
   }
+  fill_prompts(input, to + layout_.prompts);
   for (size_t a = 0; a < frequencies_.size(); ++a) {
     uint32_t* next = to + layout_.angles[a].at;
     for (const int32_t position : input.positions) {

@@ -9,6 +9,9 @@
 
 namespace sluice::backend::vulkan {
 
+/// A prompt, for attention: so many rows of one sequence, or more, that stand together.
+inline constexpr int64_t kPromptRows = 8;
+
 /// Where things lie in it, in words. The first words are the header of shaders/common.glsl; page tables come
 /// last, of whatever length.
 struct StepLayout {
@@ -31,6 +34,7 @@ struct StepLayout {
   uint32_t temperature_at(const program::AttentionTemperature& op) const;
 
   uint32_t tokens = 0, positions = 0, sequences = 0, slots = 0, output_rows = 0, states = 0, tables = 0;
+  uint32_t prompts = 0;  ///< how many; then of each its first row, and its rows
   std::vector<Angles> angles;
   std::vector<Temperature> temperatures;
 };

@@ -22,6 +22,7 @@ layout(push_constant) uniform Params {
   float scale;
   uint rotated_at, rotated_row, rotated_head, angles_at;  // the queries' last columns, which are rotated here
   uint rows;                        // 0: the step's data says how many
+  uint prompts_at;                  // 0: no rows are attended to in tiles
 } p;
 layout(constant_id = 1) const uint kHeads = 4;     // of a tile
 layout(constant_id = 2) const uint kKey = 576;     // columns
@@ -41,6 +42,15 @@ shared float scores[kHeads * kChunk];
 shared uint rows_at[kChunk];
 shared float largest[kHeads], totals[kHeads], factors[kHeads];
 shared vec4 others[kSize];
+
+// Whether attend_tiled.comp has the row.
+bool is_of_prompt(uint row) {
+  for (uint n = 0; n < step_data.words[p.prompts_at]; ++n) {
+    uint at = p.prompts_at + 2u * n + 1u;
+    if (row - step_data.words[at] < step_data.words[at + 1u]) return true;
+  }
+  return false;
+}
 
 uint row_of(uint table, uint position) {
   uint page = step_data.words[table + position / 64u];
@@ -120,6 +130,7 @@ void weigh_scores() {
 void main() {
   uint row = gl_WorkGroupID.y, group = gl_WorkGroupID.z / p.tiles, tile = gl_WorkGroupID.z % p.tiles;
   if (p.rows == 0u && row >= step_data.words[kRowsAt]) return;
+  if (p.prompts_at > 0u && is_of_prompt(row)) return;
   uint length = step_data.words[p.positions_at + row] + 1u;
   uint begin = p.window > 0u && length > p.window ? length - p.window : 0u;
   uint end = min(length, (gl_WorkGroupID.x + 1u) * p.stretch), i = gl_LocalInvocationID.x;
