@@ -62,9 +62,11 @@ void emit_several_rows(Emit& emit, const NormMoeGateUp& op) {
   ProductOf chosen{
       .weight = experts.up.id, .out = out, .gate = experts.gate.id, .ids = &ids, .form = experts.form};
   if (experts.shared_gate) shared.out = emit.operand(experts.shared_out.id);
-  emit_product(
-      emit,
-      {.in = in, .weight = route.router.id, .out = logits, .norm = route.norm.id, .epsilon = route.epsilon});
+  const ProductOf router{
+      .in = in, .weight = route.router.id, .out = logits, .norm = route.norm.id, .epsilon = route.epsilon};
+  // Tiles of a router are few and take long: the shared expert's run beside them.
+  const bool tiled = is_tiled(emit, emit.sizes.rows);
+  if (!tiled) emit_product(emit, router);
   Codes codes;
   if (experts_take_codes(emit, op)) {
     codes = emit_codes(emit, in, in.columns, 1, route.norm.id, route.epsilon);
@@ -74,8 +76,13 @@ void emit_several_rows(Emit& emit, const NormMoeGateUp& op) {
     emit_norm(emit, in, route.norm.id, route.epsilon, chosen.in);
   }
   emit.wait();
+  if (tiled) {
+    emit_product(emit, router);
+    if (experts.shared_gate) emit_product(emit, shared);
+    emit.wait();
+  }
   emit_route(emit, route.route, logits, ids, weights);
-  if (experts.shared_gate) emit_product(emit, shared);
+  if (!tiled && experts.shared_gate) emit_product(emit, shared);
   emit.wait();
   emit_product(emit, chosen);
 }

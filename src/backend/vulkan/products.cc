@@ -1,6 +1,7 @@
 // Products: of few rows (product.comp), of many (tiled.comp), along stored rows (transposed.comp), of experts
 // with their sum (down.comp).
 #include <algorithm>
+#include <optional>
 
 #include "backend/vulkan/emit.h"
 
@@ -151,12 +152,12 @@ void add_latent(const Emit& emit, const LatentRows& latent, Dispatch& dispatch) 
 
 constexpr int64_t kTile = 64;  ///< rows and outputs of tiled.comp, outputs of tiled_dot4.comp
 
-/// Rows of tiled_dot4.comp: few where workgroups would be too few for a large device, or where an expert has
-/// no more.
+/// Rows of tiled_dot4.comp: few where workgroups would be too few for a large device, or where experts have a
+/// fourth of that.
 int64_t rows_of_tile(const ProductOf& product, int64_t outputs, int64_t experts) {
   constexpr int64_t kWorkgroups = 256;
   const bool few = product.ids != nullptr
-                       ? product.ids->rows * product.ids->columns < experts * kTile
+                       ? product.ids->rows * product.ids->columns < experts * kTile / 4
                        : groups(outputs, kTile) * groups(product.out.rows, kTile) < kWorkgroups;
   return few ? kTile / 2 : kTile;
 }
@@ -211,8 +212,8 @@ Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, 
                     u(each)};
   Dispatch dispatch{.shader = Shader::codes, .constants = {norm != kNoTensor, in.aligned}};
   dispatch.params = {in.place.at, in.place.row, in.place.head, codes.at,     codes.row,
-                     codes.head,  u(columns),   in.rows_word,  bits(epsilon)};
-  dispatch.groups = {1, u(in.rows), u(heads)};
+                     codes.head,  u(columns),   u(heads),      in.rows_word, bits(epsilon)};
+  dispatch.groups = {norm != kNoTensor ? 1 : groups(heads * columns / 16, kWorkgroup), u(in.rows), 1};
   dispatch.params.push_back(0);
   if (norm != kNoTensor)
     dispatch.weights[2] = emit.vector(norm, static_cast<int>(dispatch.params.size()) - 1);
@@ -220,14 +221,23 @@ Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, 
   return codes;
 }
 
+namespace {
+
+/// Those of its rows, if it takes them.
+std::optional<Codes> codes_for(Emit& emit, const ProductOf& product) {
+  if (!takes_codes(emit, product)) return {};
+  const int64_t heads = product.by_head || product.ids != nullptr ? product.in.heads : 1;
+  return emit_codes(emit, product.in, emit[product.weight].columns(), heads, product.norm, product.epsilon);
+}
+
+}  // namespace
+
 void emit_product(Emit& emit, const ProductOf& product) {
   const Tensor& weight = emit[product.weight];
-  if (product.codes == nullptr && takes_codes(emit, product)) {
-    const int64_t heads = product.by_head || product.ids != nullptr ? product.in.heads : 1;
-    const Codes codes = emit_codes(emit, product.in, weight.columns(), heads, product.norm, product.epsilon);
+  if (const auto codes = product.codes == nullptr ? codes_for(emit, product) : std::nullopt) {
     emit.wait();
     ProductOf of_codes = product;
-    of_codes.codes = &codes, of_codes.norm = kNoTensor;
+    of_codes.codes = &*codes, of_codes.norm = kNoTensor;
     return emit_product(emit, of_codes);
   }
   const bool gated = product.gate != kNoTensor, selected = product.ids != nullptr,
@@ -330,12 +340,18 @@ bool emit_down_of_many(Emit& emit, const MoeDownAdd& op) {
   const Operand each = emit.scratch(ids.columns, out.columns);
   const Operand residual = op.residual ? emit.operand(op.residual.id) : Operand{};
   const Operand* onto = op.residual ? &residual : nullptr;
+  ProductOf experts{.in = emit.operand(op.in.id), .weight = op.down.id, .out = each, .ids = &ids}, shared;
+  const auto of_experts = codes_for(emit, experts);
+  if (of_experts) experts.codes = &*of_experts;
+  std::optional<Codes> of_shared;
   if (op.shared_in) {
-    emit_product(
-        emit, {.in = emit.operand(op.shared_in.id), .weight = op.shared_down.id, .out = out, .added = onto});
+    shared = {.in = emit.operand(op.shared_in.id), .weight = op.shared_down.id, .out = out, .added = onto};
+    of_shared = codes_for(emit, shared);
+    if (of_shared) shared.codes = &*of_shared;
     onto = &out;
   }
-  emit_product(emit, {.in = emit.operand(op.in.id), .weight = op.down.id, .out = each, .ids = &ids});
+  emit_product(emit, experts);  // rows are sorted by experts before it, and shared ones wait for that, too
+  if (op.shared_in) emit_product(emit, shared);
   emit.wait();
   emit_combine(emit, each, emit.operand(op.weights.id), onto, out);
   return true;

@@ -9,11 +9,11 @@
 // OpSDotKHR of four signed bytes each.
 spirv_instruction(extensions = ["SPV_KHR_integer_dot_product"], capabilities = [6019, 6018], id = 4450)
 int signed_dot(int a, int b, spirv_literal int format);
-float dot16(uvec4 a, uvec4 b) {
+int whole_dot16(uvec4 a, uvec4 b) {
   ivec4 x = ivec4(a), y = ivec4(b);
-  return float(signed_dot(x.x, y.x, 0) + signed_dot(x.y, y.y, 0) + signed_dot(x.z, y.z, 0) +
-               signed_dot(x.w, y.w, 0));
+  return signed_dot(x.x, y.x, 0) + signed_dot(x.y, y.y, 0) + signed_dot(x.z, y.z, 0) + signed_dot(x.w, y.w, 0);
 }
+float dot16(uvec4 a, uvec4 b) { return float(whole_dot16(a, b)); }
 #else
 float dot16(uvec4 a, uvec4 b) {
   return dot(signed_bytes(a.x), signed_bytes(b.x)) + dot(signed_bytes(a.y), signed_bytes(b.y)) +

@@ -16,12 +16,15 @@ const uint kQuads = 1, kSteps = 1;
 #include "coded_rows.glsl"
 
 const uint kRuns = kGated ? 2u : 4u, kHalves = 2u * kRuns;  // half a run: 16 columns
+// Halves that are added up before their scale: two where 32 columns have one, but for large tiles with a gate, where
+// that is slower.
+const uint kTogether = kFormat == kQ6_K ? 1u : kGated ? 3u - kTile / 32u : 2u, kScaled = kHalves / kTogether;
 const uint kWidth = 64, kMatrices = kGated ? 2u : 1u, kEach = kTile / 16u;
 // A half of all rows and outputs after the other, one place more apart than banks of memory are.
-const uint kRowsApart = kTile + 1u, kOutputsApart = kWidth + 1u, kGateAt = kHalves * kOutputsApart;
+const uint kRowsApart = kTile + 1u, kOutputsApart = kWidth + 1u;
 shared uvec4 row_codes[kHalves * kRowsApart], output_codes[kMatrices * kHalves * kOutputsApart];
-shared vec2 row_steps[kHalves * kRowsApart];
-shared vec2 output_scales[kMatrices * kHalves * kOutputsApart];  // and what is added
+shared vec2 row_steps[kScaled * kRowsApart];
+shared vec2 output_scales[kMatrices * kScaled * kOutputsApart];  // and what is added
 shared uvec2 row_and_head[kTile];
 
 // What an invocation brings to a tile: a run of an output or of its gate, and halves of rows' runs.
@@ -34,15 +37,22 @@ uint own_output() { return gl_LocalInvocationID.x / kRuns % kWidth; }
 bool of_gate() { return kGated && gl_LocalInvocationID.x >= kRuns * kWidth; }
 uint own_block(uint run) { return weights_at + block_bytes(kFormat) * (run / runs_of_block(kFormat)); }
 
+// As made_sixteen; the second step is of both halves of 32 columns.
+Sixteen row_half(uint row, uint at) {
+  if (kTogether == 1u) return made_sixteen(row, p.columns, at);
+  vec4 two = arena4.numbers[row + p.columns / 16u + at / 2u];
+  return Sixteen(floatBitsToUint(arena4.numbers[row + at]), vec2(two.x, two.y + two.w));
+}
+
 void load(uint first) {
   uint run = min(first + own_run(), runs - 1u);
   if (of_gate()) read = read_run(kFormat, 1, own_block(run), run);
   else read = read_run(kFormat, 0, own_block(run), run);
   uint part = gl_LocalInvocationID.x % kHalves;
   run = min(first + part / 2u, runs - 1u);
-  uvec2 place = sixteens(kFormat, run);
+  uvec2 place = kTogether == 1u ? sixteens(kFormat, run) : 2u * run + uvec2(0, 1);
   [[unroll]] for (uint k = 0; k < kLoads; ++k)
-    read_rows[k] = made_sixteen(rows_at[k], p.columns, part % 2u == 0u ? place.x : place.y);
+    read_rows[k] = row_half(rows_at[k], part % 2u == 0u ? place.x : place.y);
 }
 
 void put(uint first) {
@@ -52,22 +62,39 @@ void put(uint first) {
   codes_of(kFormat, read, own_block(run), run, a, b);
   scales_of(kFormat, read, own_block(run), run, scales, added);
   if (first + own_run() >= runs) scales = added = vec2(0);
-  uint to = (of_gate() ? kGateAt : 0u) + 2u * own_run() * kOutputsApart + own_output();
-  output_codes[to] = a, output_scales[to] = vec2(scales.x, added.x);
-  to += kOutputsApart;
-  output_codes[to] = b, output_scales[to] = vec2(scales.y, added.y);
+  // Where they are added up, halves stand in the order of columns; of long blocks two runs have the same two scales.
+  uvec2 halves = kTogether == 1u ? 2u * own_run() + uvec2(0, 1) : sixteens(kFormat, own_run());
+  uint to = (of_gate() ? kHalves * kOutputsApart : 0u) + own_output();
+  output_codes[to + halves.x * kOutputsApart] = a, output_codes[to + halves.y * kOutputsApart] = b;
+  to = (of_gate() ? kScaled * kOutputsApart : 0u) + own_output();
+  if (kTogether == 1u) {
+    output_scales[to + 2u * own_run() * kOutputsApart] = vec2(scales.x, added.x);
+    output_scales[to + (2u * own_run() + 1u) * kOutputsApart] = vec2(scales.y, added.y);
+  } else {
+    bool second = runs_of_block(kFormat) > 1u && own_run() % 2u == 1u;
+    output_scales[to + own_run() * kOutputsApart] = second ? vec2(scales.y, added.y) : vec2(scales.x, added.x);
+  }
   uint part = gl_LocalInvocationID.x % kHalves;
   [[unroll]] for (uint k = 0; k < kLoads; ++k) {
     uint row = (gl_LocalInvocationID.x + k * kSize) / kHalves;
     if (row >= kTile) break;
     row_codes[part * kRowsApart + row] = read_rows[k].codes;
-    row_steps[part * kRowsApart + row] = read_rows[k].steps;
+    if (kTogether == 1u) row_steps[part * kRowsApart + row] = read_rows[k].steps;
+    else if (part % 2u == 0u) row_steps[part / 2u * kRowsApart + row] = read_rows[k].steps;
   }
 }
 
-float half_product(uint output_, Sixteen row) {
-  vec2 scales = output_scales[output_];
-  return scales.x * (row.steps.x * dot16(output_codes[output_], row.codes)) + scales.y * row.steps.y;
+// Row and output of a tile, columns that have a scale.
+float part_product(uint row, uint gate, uint output_, uint part) {
+  vec2 steps = row_steps[part * kRowsApart + row];
+  vec2 scales = output_scales[(gate * kScaled + part) * kOutputsApart + output_];
+  int sum = 0;
+  [[unroll]] for (uint k = 0; k < kTogether; ++k) {
+    uint half_ = part * kTogether + k;
+    sum += whole_dot16(output_codes[(gate * kHalves + half_) * kOutputsApart + output_],
+                       row_codes[half_ * kRowsApart + row]);
+  }
+  return scales.x * steps.x * float(sum) + scales.y * steps.y;
 }
 
 void main() {
@@ -96,7 +123,8 @@ void main() {
     uvec2 own = row_and_head[(i + k * kSize) / kHalves % kTile];
     rows_at[k] = p.in_at + own.x * p.in_row + own.y * p.in_head;
   }
-  uint x = i & 15u, y = i >> 4;
+  // Rows 16 apart: where an expert has few, all invocations are done with 16 at a time.
+  uint x = i & 15u, y = i >> 4, count = min(rows - first_row, kTile);
   float sums[kEach * 4u], gate_sums[kEach * 4u];
   [[unroll]] for (uint k = 0; k < kEach * 4u; ++k) sums[k] = gate_sums[k] = 0;
   runs = p.columns / 32u;
@@ -106,21 +134,19 @@ void main() {
     put(first);
     barrier();
     load(first + kRuns);
-    for (uint part = 0; part < kHalves; ++part) {
+    for (uint part = 0; part < kScaled; ++part) {
       [[unroll]] for (uint m = 0; m < kEach; ++m) {
-        uint at = part * kRowsApart + y * kEach + m;
-        Sixteen row = Sixteen(row_codes[at], row_steps[at]);
+        if (kGrouped && m > 0u && 16u * m >= count) break;
         [[unroll]] for (uint j = 0; j < 4u; ++j) {
-          uint output_ = part * kOutputsApart + x + 16u * j;
-          sums[m * 4u + j] += half_product(output_, row);
-          if (kGated) gate_sums[m * 4u + j] += half_product(kGateAt + output_, row);
+          sums[m * 4u + j] += part_product(16u * m + y, 0, x + 16u * j, part);
+          if (kGated) gate_sums[m * 4u + j] += part_product(16u * m + y, 1, x + 16u * j, part);
         }
       }
     }
   }
   [[unroll]] for (uint m = 0; m < kEach; ++m) {
-    uint in_tile = kEach * y + m;
-    if (first_row + in_tile >= rows) break;
+    uint in_tile = 16u * m + y;
+    if (in_tile >= count) break;
     uvec2 to = row_and_head[in_tile];
     [[unroll]] for (uint j = 0; j < 4u; ++j) {
       uint n = first_output + x + 16u * j;
