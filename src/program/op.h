@@ -48,12 +48,23 @@
 
 namespace sluice::program {
 
-using OpArgs =
+using OpKinds =
     std::variant<Embed, RmsNorm, Matmul, HeadMatmul, Rope, KvAppend, MlaAttend, Attend, Route, ExpertMatmul,
                  ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
                  NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, GqaQuery, GqaAttend, MlaValues,
                  MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature,
                  ExpertBias, SigmoidMul, GatedNorm, DeltaRule, DeltaNet>;
+
+/// One of them. Whoever includes this copies ops, and what a variant makes of so many kinds to copy one is
+/// much to compile: op.cc alone does.
+struct OpArgs : OpKinds {
+  using OpKinds::OpKinds;
+  OpArgs(const OpArgs& other);
+  OpArgs(OpArgs&& other) noexcept;
+  OpArgs& operator=(const OpArgs& other);
+  OpArgs& operator=(OpArgs&& other) noexcept;
+  ~OpArgs();
+};
 
 struct Op {
   OpArgs args;

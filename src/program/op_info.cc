@@ -46,10 +46,10 @@ constexpr OpInfo row() {
 
 template <size_t... I>
 constexpr auto rows(std::index_sequence<I...>) {
-  return std::array{row<std::variant_alternative_t<I, OpArgs>>()...};
+  return std::array{row<std::variant_alternative_t<I, OpKinds>>()...};
 }
 
-constexpr auto kTable = rows(std::make_index_sequence<std::variant_size_v<OpArgs>>());
+constexpr auto kTable = rows(std::make_index_sequence<std::variant_size_v<OpKinds>>());
 
 }  // namespace
 

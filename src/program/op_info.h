@@ -31,7 +31,7 @@ struct OpInfo {
   std::string (*attributes)(const Op&);
 };
 
-/// All rows, in the order of OpArgs.
+/// All rows, in the order of OpKinds.
 std::span<const OpInfo> all_ops();
 const OpInfo& info(const Op& op);
 
