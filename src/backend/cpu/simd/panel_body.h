@@ -287,9 +287,8 @@ SLUICE_INLINE inline void add_block(const uint8_t* block, const QuantBlock** x, 
 /// Whether bodies without a question at every line are worth their space: of few rows' work asking is a good
 /// part.
 template <int R>
-inline bool asks_for_both(Prefetch prefetch) {
-  return L::kAsksBySteps && R < L::kMaxTile && prefetch.far_bytes >= 0 && prefetch.near_bytes >= 0;
-}
+constexpr bool kAsksForBoth = L::kAsksBySteps && (R < L::kMaxTile);
+inline bool both_are_there(Prefetch prefetch) { return prefetch.far_bytes >= 0 && prefetch.near_bytes >= 0; }
 
 template <typename Codec, int R, bool both>
 SLUICE_INLINE inline void asking_tile(const uint8_t* panel, int64_t columns, const void* const* rows,
@@ -305,8 +304,9 @@ SLUICE_INLINE inline void asking_tile(const uint8_t* panel, int64_t columns, con
 template <typename Codec, int R>
 void quant_tile(const uint8_t* panel, int64_t columns, const void* const* rows, float* out,
                 Prefetch prefetch) {
-  if (asks_for_both<R>(prefetch))
-    return asking_tile<Codec, R, L::kAsksBySteps>(panel, columns, rows, out, prefetch);
+  if constexpr (kAsksForBoth<R>) {
+    if (both_are_there(prefetch)) return asking_tile<Codec, R, true>(panel, columns, rows, out, prefetch);
+  }
   asking_tile<Codec, R, false>(panel, columns, rows, out, prefetch);
 }
 
@@ -422,8 +422,10 @@ SLUICE_INLINE inline void asking_file_tile(const std::byte* rows, int64_t row_by
 template <typename Codec>
 void file_product(const std::byte* rows, int64_t row_bytes, int64_t columns, const void* activation,
                   float* out, Prefetch prefetch) {
-  if (asks_for_both<1>(prefetch))
-    return asking_file_tile<Codec, L::kAsksBySteps>(rows, row_bytes, columns, activation, out, prefetch);
+  if constexpr (kAsksForBoth<1>) {
+    if (both_are_there(prefetch))
+      return asking_file_tile<Codec, true>(rows, row_bytes, columns, activation, out, prefetch);
+  }
   asking_file_tile<Codec, false>(rows, row_bytes, columns, activation, out, prefetch);
 }
 
