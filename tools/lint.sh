@@ -36,11 +36,11 @@ else
 fi
 
 # Only what the build compiles has its flags in the database, and file by file. What it generates lies in the release
-# folder; g++'s precompiled headers are nothing for clang.
+# folder.
 database=build/release/lint
 cmake --preset release -B build/lint -DSLUICE_UNITY=OFF -DSLUICE_TESTS=ON >/dev/null
 mkdir -p "$database"
-sed 's/ -Winvalid-pch -include [^ ]*cmake_pch\.hxx//; s,build/lint/,build/release/,g' build/lint/compile_commands.json >"$database/compile_commands.json"
+sed 's,build/lint/,build/release/,g' build/lint/compile_commands.json >"$database/compile_commands.json"
 while read -r file; do
   if [[ -n $file ]] && grep -qF "$root/$file" "$database/compile_commands.json"; then echo "$file"; fi
 done <<<"$files" |

@@ -1,8 +1,8 @@
 // sluice bench: tokens a second as llama-bench measures and prints them, beside what the hardware could do.
 #include <fmt/chrono.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <ctime>
 #include <map>

@@ -1,11 +1,12 @@
 // Values of flags that are checked before any work begins.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "cli/cli11.h"
 
 namespace sluice::cli {
 

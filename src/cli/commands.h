@@ -2,12 +2,15 @@
 // and whose callback runs it. Exit code: 0, or what the exceptions of base/error.h say (main.cc).
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include "cli/cli11.h"
 
 namespace sluice::cli {
 
 /// All of them.
 void add_commands(CLI::App& app);
+
+/// Reads the command line and runs the command that it names. Gives the exit code.
+int run_command_line(int argc, char** argv);
 
 void add_run(CLI::App& app);
 void add_chat(CLI::App& app);

@@ -3,6 +3,7 @@
 // filter does not know are ignored.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <iostream>
 #include <map>
 #include <memory>

@@ -1,6 +1,7 @@
 // sluice devices: what this machine has to run models on, and a report of how a device does.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>

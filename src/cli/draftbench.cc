@@ -2,6 +2,7 @@
 // its prompt. The model's own choice is overruled, token by token, so that what is written is the file.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <functional>
 #include <memory>

@@ -1,5 +1,6 @@
 #include "cli/drafting.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
 #include <charconv>

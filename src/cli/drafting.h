@@ -1,12 +1,12 @@
 // What makes drafts for a model: flags, and the model's block of multi-token prediction where it is used.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "cli/assemble.h"
+#include "cli/cli11.h"
 #include "engine/draft_pace.h"
 #include "program/backend.h"
 

@@ -1,11 +1,11 @@
 // A model that is larger than a GPU's memory: how many of its mixtures of experts the CPU's memory keeps.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <string>
 
+#include "cli/cli11.h"
 #include "model/model.h"
 #include "program/backend.h"
 #include "program/offload.h"

@@ -1,6 +1,7 @@
 // sluice forecast: what hardware could do at most with a model, from the Program's own costs: no measurement.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>

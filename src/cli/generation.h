@@ -1,7 +1,6 @@
 // What the commands that generate text share: their flags, and a model made ready to generate.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "cli/assemble.h"
+#include "cli/cli11.h"
 #include "cli/drafting.h"
 #include "cli/ranks.h"
 #include "engine/generator.h"

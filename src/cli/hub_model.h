@@ -2,12 +2,12 @@
 // on a terminal.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>
 
+#include "cli/cli11.h"
 #include "hub/hub.h"
 
 namespace sluice::cli {

@@ -1,5 +1,6 @@
 #include "cli/kv_events.h"
 
+#include <CLI/CLI.hpp>
 #include <map>
 
 #include "program/tensor.h"

@@ -1,10 +1,10 @@
 // Telling routers what is cached here: flags of serve, and the publisher that they ask for.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
+#include "cli/cli11.h"
 #include "events/publisher.h"
 
 namespace sluice::cli {

@@ -2,13 +2,14 @@
 // refused by name; never read as another flag's value.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "cli/cli11.h"
 
 namespace sluice::cli {
 

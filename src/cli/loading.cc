@@ -1,6 +1,7 @@
 #include "cli/loading.h"
 
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <utility>

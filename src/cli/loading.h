@@ -1,13 +1,13 @@
 // How a command's model gets into memory: the flags for it, and a bar on a terminal while weights are loaded.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
 
 #include "cli/assemble.h"
+#include "cli/cli11.h"
 
 namespace sluice::cli {
 

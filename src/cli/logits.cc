@@ -1,6 +1,7 @@
 // sluice logits: the logits of given tokens as raw floats, for comparing with other implementations.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <string>
 #include <vector>

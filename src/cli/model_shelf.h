@@ -2,7 +2,6 @@
 // has asked for some time.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>

@@ -1,6 +1,7 @@
 // sluice pack: a model's weights packed once into a file that later starts only map.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <filesystem>
 #include <memory>
 #include <string>

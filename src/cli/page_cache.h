@@ -1,12 +1,12 @@
 // Where pages of a prompt cache go that leave the device: flags of serve, and the store that they ask for.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
 #include "cli/assemble.h"
+#include "cli/cli11.h"
 #include "store/page_store.h"
 
 namespace sluice::cli {

@@ -1,6 +1,7 @@
 // sluice perplexity: how well a model predicts a text, and how far its predictions lie from saved ones.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>

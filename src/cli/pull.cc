@@ -1,6 +1,7 @@
 // sluice pull, list and rm: models of the hub in the cache that its clients share.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>

@@ -2,11 +2,11 @@
 // they find each other.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
 
 #include "cli/assemble.h"
+#include "cli/cli11.h"
 
 namespace sluice::cli {
 

@@ -2,6 +2,7 @@
 // text, everything else goes to standard error.
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
 #include <cstdio>
 #include <memory>
 #include <optional>

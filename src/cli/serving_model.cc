@@ -1,5 +1,6 @@
 #include "cli/serving_model.h"
 
+#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>

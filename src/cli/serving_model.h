@@ -1,11 +1,11 @@
 // A model loaded for many requests at once: what sluice serve serves.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <memory>
 #include <optional>
 #include <string>
 
+#include "cli/cli11.h"
 #include "cli/generation.h"
 #include "cli/kv_events.h"
 #include "cli/page_cache.h"

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <CLI/CLI.hpp>
+
 #include "base/cpu_info.h"
 #include "base/error.h"
 #include "cli/assemble.h"

@@ -1,8 +1,9 @@
 // What is said of a command line that CLI11 refuses: what was written, and what was expected there.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
+
+#include "cli/cli11.h"
 
 namespace sluice::cli {
 
