@@ -1,7 +1,4 @@
 #include "backend/cuda/host/graphs.h"
-#include <cstdio>
-#include <cstdlib>
-#include <string>
 
 #include <algorithm>
 
@@ -130,15 +127,6 @@ void Graphs::op_times(const Bucket& bucket, cudaStream_t stream, std::vector<Lau
   const Captured& captured = graphs_.at(bucket);
   const std::vector<LaunchTime>& launches = captured.times->read(stream);
   times.resize(bound_.nodes.size());
-  static int count = 0;
-  ++count;
-  if (getenv("SLUICE_LAUNCHES") != nullptr) {
-    for (size_t i = 0; i < times.size(); ++i)
-      for (size_t k = captured.first[i]; k < captured.first[i + 1]; ++k)
-        fprintf(stderr, "LAUNCH %d %zu %s %zu %lld %lld\n", count, i,
-                std::string(program::info(bound_.nodes[i].op).name).c_str(), k - captured.first[i],
-                (long long)launches[k].begin_ns, (long long)launches[k].end_ns);
-  }
   for (size_t i = 0; i < times.size(); ++i) {
     const size_t first = captured.first[i], end = captured.first[i + 1];
     const int64_t ended = launches[end - 1].end_ns;
