@@ -7,17 +7,11 @@
 
 #include "backend/cpu/cpu_backend.h"
 #include "backend/ref/ref_backend.h"
+#include "support/chunks.h"
 #include "support/isas.h"
-#include "support/op_case.h"
 
 namespace sluice::test {
 namespace {
-
-/// Rows of a sequence from a position on.
-struct Chunk {
-  int32_t sequence, first, rows;
-};
-using Chunks = std::vector<Chunk>;
 
 struct Shape {
   const char* name;
@@ -28,7 +22,6 @@ struct Shape {
 constexpr int64_t kMostRows = 620, kRank = 512, kRotated = 64;
 /// Queries and results in eight bits, 32 under a scale, or four roundings to bfloat16.
 constexpr double kMostError = 0x1p-7;
-constexpr int32_t kSequences = 6, kPages = 12;  ///< of a sequence
 
 OpCase op_case(const Shape& s) {
   return {s.name, kMostRows, [s](Builder& b) {
@@ -50,36 +43,10 @@ OpCase op_case(const Shape& s) {
           }};
 }
 
-/// Values of a step of these chunks, whose sequences' pages lie anywhere: [rows][heads][value].
-std::vector<float> values_of(const CaseRun& run, Executable& executable, const Chunks& chunks) {
-  std::vector<int32_t> table(kSequences * kPages), tokens, positions, sequences, slots, outputs;
-  for (int32_t i = 0; i < kSequences * kPages; ++i)
-    table[static_cast<size_t>(i)] = i * 29 % (kSequences * kPages);
-  for (const Chunk& chunk : chunks) {
-    for (int32_t p = chunk.first; p < chunk.first + chunk.rows; ++p) {
-      constexpr auto kRows = static_cast<int32_t>(kPageRows);
-      tokens.push_back(1), positions.push_back(p), sequences.push_back(chunk.sequence);
-      const int32_t page = chunk.sequence * kPages + p / kRows;
-      slots.push_back(table[static_cast<size_t>(page)] * kRows + p % kRows);
-      outputs.push_back(static_cast<int32_t>(outputs.size()));
-    }
-  }
-  run.poke_inputs(executable);  // what a step made may lie where they were
-  const TensorId id = run.program().output();
-  run_step(executable, {.input = {tokens, positions, sequences, slots, table, kPages, outputs}});
-  std::vector<float> values(run.elements(id) / kMostRows * outputs.size());
-  executable.peek(id, static_cast<int64_t>(outputs.size()), values);
-  return values;
-}
-
-/// The step's values after the cached chunks, a step each.
+/// The step's values after the cached chunks, a step each: [rows][heads][value].
 std::vector<float> values_of(const CaseRun& run, Backend& backend, const Chunks& cached, const Chunks& step,
                              bool batch_invariant = false) {
-  CompileOptions options{kMostRows, kMostRows, kSequences * kPages};
-  options.batch_invariant = batch_invariant;
-  const auto executable = backend.compile(run.program(), run.weights(), options);
-  for (const Chunk& chunk : cached) values_of(run, *executable, {chunk});
-  return values_of(run, *executable, step);
+  return values_of(run, backend, kMostRows, cached, step, batch_invariant);
 }
 
 const Shape kGlm{"GLM", 3, 192, 256}, kLite{"V2 Lite", 4, 128, 128},

@@ -73,7 +73,7 @@ constexpr int64_t kNever = Step{}.pause_ns;
 constexpr int64_t kBesideSpinNs = 500'000;
 
 /// Counted up by hand when kernels change so much that what was measured best may not be any more.
-constexpr int kKernelVersion = 6;
+constexpr int kKernelVersion = 7;
 
 class CpuExecutable : public Executable, public SlotFiller {
  public:
@@ -196,11 +196,9 @@ class CpuExecutable : public Executable, public SlotFiller {
   std::string kernel_text(const Kernel& kernel, const Op& op) const {
     std::string text = fmt::format("{}, {}", kernel.name, cpu::isa_name(isa_));
     if (in_bf16(op)) text += ", cache in bfloat16";
-    if (const auto* values = std::get_if<MlaValues>(&op.args);
-        values != nullptr && !options_.batch_invariant) {
-      if (const int64_t from = cpu::expanded_from(program_, *values, isa_); from > 0)
-        text += fmt::format(", expanded keys from {} rows of a prompt", from);
-    }
+    if (kernel.stretches_from != nullptr && !options_.batch_invariant)
+      if (const int64_t rows = kernel.stretches_from(program_, op, isa_); rows > 0)
+        text += fmt::format(", keys made once for {} rows of a prompt and more", rows);
     info(op).operands(op, [&](const char* name, TensorId id, bool written) {
       if (const int64_t from = memory_.rounded_from(id);
           written && from != std::numeric_limits<int64_t>::max())

@@ -64,6 +64,8 @@ struct Kernel {
   /// Whether the weights that it multiplies are read as packed panels (packed_weights.h) and not in the
   /// file's order.
   bool panels = false;
+  /// Rows of one sequence from which on it makes keys and values once for all of them; 0, or null: never.
+  int64_t (*stretches_from)(const program::Program&, const program::Op&, Isa) = nullptr;
   // Where the kernel is defined: the compiler fills these in where a Kernel is.
   const char* file = __builtin_FILE();
   int line = __builtin_LINE();

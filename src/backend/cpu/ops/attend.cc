@@ -1,10 +1,16 @@
 // attend: a tile is one page of the cache, decoded once for all the heads that a worker has; a running
 // maximum rescales the sums as larger scores come (online softmax, Milakov and Gimelshein 2018). Tiles end at
 // multiples of kPageRows positions whatever the batch, so a row's sums never depend on its neighbours.
+//
+// Stretches of one sequence's rows at the step's end go over keys and values that are arranged once for many
+// of them and for all heads of a group (simd/expanded.h). A worker takes a group of a part of a stretch.
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "backend/cpu/ops/kernels.h"
+#include "backend/cpu/ops/stretches.h"
+#include "backend/cpu/simd/expanded.h"
 #include "backend/cpu/simd/grouped.h"
 #include "backend/cpu/simd/small.h"
 
@@ -13,7 +19,12 @@ namespace {
 
 using namespace program;
 
-static_assert(kGroupedRows == kPageRows);
+static_assert(kGroupedRows == kPageRows && kExpandedRows == kPageRows && kExpandedKeys % kPageRows == 0);
+
+/// Rows of a stretch at least: more than a step drafts, whose texts are to be those of single rows.
+constexpr int64_t kArrangedRows = 32;
+/// Queries of a piece at most: their sums stay in the second-level cache.
+constexpr int64_t kPieceQueries = 1024;
 
 /// One head's running softmax: its largest score and its sum of weights; the weighted sums are in out.
 struct Running {
@@ -109,9 +120,182 @@ class Attending {
   float* sinks_ = nullptr;  // [heads], or null
 };
 
-void attend(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<Attend>(record.args);
-  const int64_t rows = c.input.rows(), heads = p[op.q.id].heads();
+ExpandedShape shape_of(const Program& p, const Attend& op) {
+  return {0, 0, p[op.q.id].columns(), p[op.out.id].columns()};
+}
+
+/// Whether stretches can go over arranged keys and values, on whatever tier.
+bool can_arrange(const Program& p, const Attend& op) {
+  const ExpandedShape shape = shape_of(p, op);
+  return op.window == 0 && shape.rope % 32 == 0 && shape.value % 32 == 0 &&
+         p[op.q.id].heads() / op.kv_heads <= kPieceQueries;
+}
+
+/// A worker's scratch: keys and values arranged, and the pages that they come from; a piece's queries and
+/// what they have so far; what kernels work with.
+template <typename Number>
+struct StretchScratch {
+  Number *keys, *values, *queries, *pages;
+  float *decoded, *work, *largest, *total, *sums;
+  int64_t floats;
+
+  /// width: of a cache row.
+  StretchScratch(float* base, const ExpandedShape& s, int64_t width) {
+    int64_t at = 0;
+    const auto take = [&](int64_t count) {
+      float* begin = base == nullptr ? nullptr : base + at;
+      at += (count + 15) / 16 * 16;
+      return begin;
+    };
+    const auto take_numbers = [&](int64_t count) {
+      return reinterpret_cast<Number*>(take(count * static_cast<int64_t>(sizeof(Number)) / 4));
+    };
+    keys = take_numbers(kExpandedKeys * s.key());
+    values = take_numbers(kExpandedKeys * s.value);
+    queries = take_numbers(kPieceQueries * s.key());
+    pages = take_numbers(kExpandedKeys * (s.key() + s.value));
+    decoded = take(width);
+    work = take(kExpandedRows * (std::max(kExpandedKeys, s.value) + kExpandedKeys / 2));
+    largest = take(kPieceQueries);
+    total = take(kPieceQueries);
+    sums = take(kPieceQueries * s.value);
+    floats = at;
+  }
+};
+
+/// One step's stretches of one layer, as one worker sees them.
+template <typename Number>
+class Arranged {
+ public:
+  Arranged(const Program& p, const Attend& op, const Context& c)
+      : c_(c),
+        op_(op),
+        kernels_(arranging_kernels<Number>(c.isa)),
+        q_(c.memory.rows(op.q.id)),
+        out_(c.memory.rows(op.out.id)),
+        cache_(c.memory.cache(op.cache.id)),
+        group_(q_.heads / op.kv_heads),
+        shape_(shape_of(p, op)),
+        can_(can_arrange(p, op)),
+        scratch_(c.scratch(), shape_, cache_.format.columns) {}
+
+  /// Rows of the step before its stretches.
+  int64_t others() const {
+    const bool can = can_ && kernels_ != nullptr && !c_.memory.batch_invariant();
+    return can ? rows_before_stretches(c_.input, [](const Stretch& s) { return s.rows() >= kArrangedRows; })
+               : c_.input.rows();
+  }
+
+  /// The rows from `begin` on.
+  void run(int64_t begin) const {
+    if (begin == c_.input.rows()) return;
+    constexpr int64_t kMostParts = 16;
+    const Cut cut{op_.kv_heads, std::max<int64_t>(1, kExpandedRows / group_), kPieceQueries / group_,
+                  kMostParts};
+    kernels_->begin();
+    deal_stretches(
+        c_, begin, cut, [&](const Stretch& piece) { return work(piece); },
+        [&](const Stretch& piece, int64_t g) { attend(piece, g); });
+    kernels_->end();
+  }
+
+ private:
+  /// What a piece costs in multiply-adds: to arrange a number takes about as long as kArranged of them.
+  int64_t work(const Stretch& s) const {
+    constexpr int64_t kArranged = 32;
+    return (attended(c_.input, s) * group_ + length_of(c_.input, s) * kArranged) *
+           (shape_.key() + shape_.value);
+  }
+
+  /// The group's keys and values of `count` cache rows of a page, as numbers.
+  void take_page(const std::byte* rows, int64_t count, int64_t g, Number* out) const {
+    const int64_t key = shape_.key(), value = shape_.value;
+    const int64_t keys_at = g * key, values_at = op_.kv_heads * key + g * value;
+    const GroupedKernels& halves = grouped_kernels(c_.isa);
+    for (int64_t t = 0; t < count; ++t, rows += cache_.row_bytes, out += key + value) {
+      if (cache_.format.type == quant::Type::F16) {
+        const auto* from = reinterpret_cast<const uint16_t*>(rows);
+        halves.from_f16(from + keys_at, key, scratch_.decoded + keys_at);
+        halves.from_f16(from + values_at, value, scratch_.decoded + values_at);
+      } else {
+        cache_.decode(rows, scratch_.decoded, 1);
+      }
+      if constexpr (std::is_same_v<Number, float>) {
+        std::copy_n(scratch_.decoded + keys_at, key, out);
+        std::copy_n(scratch_.decoded + values_at, value, out + key);
+      } else {
+        kernels_->query(nullptr, scratch_.decoded + keys_at, {0, 0, key, 0}, out);
+        kernels_->query(nullptr, scratch_.decoded + values_at, {0, 0, value, 0}, out + key);
+      }
+    }
+  }
+
+  /// Keys and values of the positions from `begin` on, to the stretch's end at most.
+  void arrange(const Stretch& s, int64_t g, int64_t begin) const {
+    const int64_t end = std::min(begin + kExpandedKeys, length_of(c_.input, s));
+    const int64_t width = shape_.key() + shape_.value;
+    const Number* pages[kExpandedKeys / kPageRows];
+    for (int64_t at = begin; at < end; at += kPageRows) {
+      Number* const page = scratch_.pages + (at - begin) * width;
+      take_page(cache_.row(op_.cache_layer, c_.input.slot_of(s.first, at)),
+                std::min<int64_t>(kPageRows, end - at), g, page);
+      pages[(at - begin) / kPageRows] = page;
+    }
+    kernels_->arrange(pages, width, shape_.key(), end - begin, shape_, scratch_.keys, scratch_.values);
+  }
+
+  /// All heads of group g. Queries are the piece's rows, and of each the group's heads.
+  void attend(const Stretch& s, int64_t g) const {
+    const int64_t queries = s.rows() * group_, key = shape_.key();
+    const auto row_of = [&](int64_t query) { return s.first + query / group_; };
+    const auto head_of = [&](int64_t query) { return g * group_ + query % group_; };
+    for (int64_t i = 0; i < queries; ++i)
+      kernels_->query(nullptr, q_(row_of(i), head_of(i)), shape_, scratch_.queries + i * key);
+    std::fill_n(scratch_.largest, queries, -std::numeric_limits<float>::infinity());
+    std::fill_n(scratch_.total, queries, 0.0f);
+    for (int64_t begin = 0; begin < length_of(c_.input, s); begin += kExpandedKeys) {
+      arrange(s, g, begin);
+      for (int64_t first = 0; first < queries; first += kExpandedRows) {
+        const int64_t count = std::min(kExpandedRows, queries - first);
+        int32_t counts[kExpandedRows];
+        for (int64_t i = 0; i < count; ++i) {
+          const int64_t seen = position_of(c_.input, row_of(first + i)) + 1 - begin;
+          counts[i] = static_cast<int32_t>(std::clamp<int64_t>(seen, 0, kExpandedKeys));
+        }
+        if (counts[count - 1] == 0) continue;
+        kernels_->attend(scratch_.queries + first * key, counts, count, scratch_.keys, scratch_.values,
+                         shape_, op_.scale, scratch_.work, scratch_.largest + first, scratch_.total + first,
+                         scratch_.sums + first * shape_.value);
+      }
+    }
+    for (int64_t i = 0; i < queries; ++i) {
+      const float inverse = 1.0f / (scratch_.total[i] + of_sink(head_of(i), scratch_.largest[i]));
+      const float* sums = scratch_.sums + i * shape_.value;
+      float* values = out_(row_of(i), head_of(i));
+      for (int64_t n = 0; n < shape_.value; ++n) values[n] = sums[n] * inverse;
+    }
+  }
+  /// What a head's sink adds to the total of a row with this largest score.
+  float of_sink(int64_t head, float largest) const {
+    if (!op_.sinks) return 0.0f;
+    c_.memory.weight(op_.sinks.id).decode_row(0, 0, scratch_.work);
+    return std::exp(scratch_.work[head] - largest / kernels_->power);
+  }
+
+  const Context& c_;
+  const Attend& op_;
+  const ExpandedKernels<Number>* kernels_;
+  Rows<float> q_, out_;
+  Cache cache_;
+  int64_t group_;
+  ExpandedShape shape_;
+  bool can_;
+  StretchScratch<Number> scratch_;
+};
+
+/// Rows that attend one by one.
+void attend_rows(const Program& p, const Attend& op, const Context& c, int64_t rows) {
+  const int64_t heads = p[op.q.id].heads();
   const Attending attending(c, op);
   if (rows < c.workers) {  // few rows: the heads are shared, a group stays together
     const Slice mine = c.slice(heads, heads / op.kv_heads);
@@ -121,12 +305,34 @@ void attend(const Program& p, const Op& record, const Context& c) {
   for (int64_t r = c.worker; r < rows; r += c.workers) attending.row(r, 0, heads);  // late rows cost more
 }
 
-int64_t attend_scratch(const Program& p, const Op& record, const CompileOptions&) {
-  return Attending::floats(p, std::get<Attend>(record.args));
+template <typename Number>
+void attend_all(const Program& p, const Attend& op, const Context& c) {
+  const Arranged<Number> arranged(p, op, c);
+  const int64_t others = arranged.others();
+  attend_rows(p, op, c, others);
+  arranged.run(others);
+}
+
+void attend(const Program& p, const Op& record, const Context& c) {
+  const auto& op = std::get<Attend>(record.args);
+  (arranging_kernels<float>(c.isa) != nullptr ? attend_all<float> : attend_all<uint16_t>)(p, op, c);
+}
+
+int64_t attend_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+  const auto& op = std::get<Attend>(record.args);
+  const int64_t floats = Attending::floats(p, op);
+  if (options.max_rows < kArrangedRows || !can_arrange(p, op)) return floats;
+  return std::max(floats, StretchScratch<float>(nullptr, shape_of(p, op), p[op.cache.id].columns()).floats);
+}
+
+int64_t arranged_from(const Program& p, const Op& record, Isa isa) {
+  const bool can = can_arrange(p, std::get<Attend>(record.args)) &&
+                   (arranging_kernels<float>(isa) != nullptr || arranging_kernels<uint16_t>(isa) != nullptr);
+  return can ? kArrangedRows : 0;
 }
 
 }  // namespace
 
-const Kernel kAttend{"attend page tiles f32", Share::Other, attend, attend_scratch};
+const Kernel kAttend{"attend page tiles f32", Share::Other, attend, attend_scratch, false, arranged_from};
 
 }  // namespace sluice::backend::cpu

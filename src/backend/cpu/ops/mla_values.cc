@@ -10,10 +10,10 @@
 #include <limits>
 #include <vector>
 
-#include "backend/cpu/ops/deal.h"
 #include "backend/cpu/ops/latent.h"
 #include "backend/cpu/ops/mla_values.h"
 #include "backend/cpu/ops/rotation.h"
+#include "backend/cpu/ops/stretches.h"
 #include "backend/cpu/simd/expanded.h"
 
 namespace sluice::backend::cpu {
@@ -30,12 +30,6 @@ constexpr int64_t kStretchRows = 128;
 
 /// Rows that are in latent space at a time: enough for whole tiles and for many workers.
 constexpr int64_t kLatentRows = 512;
-
-/// Consecutive rows [first, last) of the step, of one sequence.
-struct Stretch {
-  int64_t first, last;
-  int64_t rows() const { return last - first; }
-};
 
 ExpandedShape shape_of(const Program& p, const MlaValues& op) {
   const int64_t rank = p[op.attend.out.id].columns();
@@ -106,16 +100,9 @@ class Expanded {
 
   /// Rows of the step before its stretches.
   int64_t others() const {
-    int64_t end = c_.input.rows();
-    if (c_.memory.batch_invariant() || kernels_ == nullptr || !fits(shape_)) return end;
-    if (!unpacks(k_b_) || !unpacks(v_b_)) return end;
-    while (end > 0) {
-      int64_t first = end - 1;
-      while (first > 0 && follows(first)) --first;
-      if (!pays({first, end})) break;
-      end = first;
-    }
-    return end;
+    const bool can =
+        !c_.memory.batch_invariant() && kernels_ != nullptr && fits(shape_) && unpacks(k_b_) && unpacks(v_b_);
+    return can ? rows_before_stretches(c_.input, [&](const Stretch& s) { return pays(s); }) : c_.input.rows();
   }
 
   /// The rows from `begin` on.
@@ -124,25 +111,11 @@ class Expanded {
     for (int64_t row = begin; row < c_.input.rows(); ++row) {
       rotation_.angles(static_cast<int32_t>(position(row)), angles(row));
     }
-    int64_t parts = 1, least = std::numeric_limits<int64_t>::max();
-    for (int64_t n = 1; n <= kMostParts; n *= 2) {
-      Deal deal(c_.workers);
-      each_piece(begin, n, [&](const Stretch& piece, int64_t) { deal.take(work(piece)); });
-      // A part more makes keys and values once more.
-      if (deal.busiest() < least) least = deal.busiest(), parts = n;
-    }
     kernels_->begin();
-    Deal deal(c_.workers);
-    // Where workers steal, whoever is free takes the next piece.
-    const auto next = [&] { return c_.steals.taken == nullptr ? 0 : c_.steals.taken->next(c_.steals.step); };
-    uint64_t piece_number = 0, mine = next();
-    each_piece(begin, parts, [&](const Stretch& piece, int64_t head) {
-      const bool takes =
-          c_.steals.taken == nullptr ? deal.take(work(piece)) == c_.worker : piece_number++ == mine;
-      if (!takes) return;
-      attend(piece, head);
-      mine = next();
-    });
+    const Cut cut{heads_, kExpandedRows, c_.input.rows(), kMostParts};
+    deal_stretches(
+        c_, begin, cut, [&](const Stretch& piece) { return work(piece); },
+        [&](const Stretch& piece, int64_t head) { attend(piece, head); });
     kernels_->end();
   }
 
@@ -151,39 +124,17 @@ class Expanded {
   static constexpr bool kIsFloat = std::is_same_v<Number, float>;
 
   float* angles(int64_t row) const { return scratch_.angles + row * shape_.rope; }
-  int64_t position(int64_t row) const { return c_.input.positions[static_cast<size_t>(row)]; }
-  int64_t length(const Stretch& s) const { return position(s.last - 1) + 1; }
-  bool follows(int64_t row) const {
-    const auto sequence = [&](int64_t r) { return c_.input.sequences[static_cast<size_t>(r)]; };
-    return sequence(row) == sequence(row - 1) && position(row) == position(row - 1) + 1;
-  }
-
-  /// Pairs of a row and a position before it, or its own.
-  int64_t attended(const Stretch& s) const { return s.rows() * (position(s.first) + 1 + length(s)) / 2; }
+  int64_t position(int64_t row) const { return position_of(c_.input, row); }
+  int64_t length(const Stretch& s) const { return length_of(c_.input, s); }
   /// Multiply-adds of one head.
   int64_t work(const Stretch& s) const {
-    return attended(s) * (shape_.key() + shape_.value) +
+    return attended(c_.input, s) * (shape_.key() + shape_.value) +
            length(s) * shape_.rank * (shape_.nope + shape_.value);
   }
   bool pays(const Stretch& s) const {
-    const int64_t latent =
-        attended(s) * (2 * shape_.rank + shape_.rope) + s.rows() * shape_.rank * (shape_.nope + shape_.value);
+    const int64_t latent = attended(c_.input, s) * (2 * shape_.rank + shape_.rope) +
+                           s.rows() * shape_.rank * (shape_.nope + shape_.value);
     return s.rows() >= kStretchRows && work(s) <= latent;
-  }
-
-  /// Calls body(stretch, head) for every head of every stretch, or of its parts.
-  template <typename Body>
-  void each_piece(int64_t begin, int64_t parts, Body body) const {
-    for (int64_t first = begin, last; first < c_.input.rows(); first = last) {
-      last = first + 1;
-      while (last < c_.input.rows() && follows(last)) ++last;
-      for (int64_t part = 0; part < parts; ++part) {
-        const Slice rows =
-            slice_of(last - first, static_cast<int>(part), static_cast<int>(parts), kExpandedRows);
-        if (rows.first == rows.last) continue;
-        for (int64_t head = 0; head < heads_; ++head) body({first + rows.first, first + rows.last}, head);
-      }
-    }
   }
 
   static bool unpacks(const Matrix& weight) {
@@ -358,16 +309,8 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
   return floats;
 }
 
-}  // namespace
-
-bool expand_to_values(Builder& b, const Op& op) {
-  const auto* heads = std::get_if<MlaHeads>(&op.args);
-  if (heads == nullptr || heads->query.k_b_reduce != Reduce::Columns) return false;
-  heads->expand_to_values(b, kLatentRows);
-  return true;
-}
-
-int64_t expanded_from(const Program& program, const MlaValues& op, Isa isa) {
+int64_t expanded_from(const Program& program, const Op& record, Isa isa) {
+  const auto& op = std::get<MlaValues>(record.args);
   const auto unpacks = [&](Read weight) {
     const quant::Type type = program[weight.id].type;
     if (expanded_kernels<float>(isa) != nullptr)
@@ -378,6 +321,16 @@ int64_t expanded_from(const Program& program, const MlaValues& op, Isa isa) {
   return can ? kStretchRows : 0;
 }
 
-const Kernel kMlaValues{"mla_values chunks", Share::Together, mla_values, mla_values_scratch, true};
+}  // namespace
+
+bool expand_to_values(Builder& b, const Op& op) {
+  const auto* heads = std::get_if<MlaHeads>(&op.args);
+  if (heads == nullptr || heads->query.k_b_reduce != Reduce::Columns) return false;
+  heads->expand_to_values(b, kLatentRows);
+  return true;
+}
+
+const Kernel kMlaValues{"mla_values chunks", Share::Together, mla_values, mla_values_scratch, true,
+                        expanded_from};
 
 }  // namespace sluice::backend::cpu

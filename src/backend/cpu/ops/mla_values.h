@@ -10,7 +10,4 @@ namespace sluice::backend::cpu {
 /// read.
 bool expand_to_values(program::Builder& b, const program::Op& op);
 
-/// Rows of one sequence from which on the op may attend to expanded keys; 0 where it never does.
-int64_t expanded_from(const program::Program& program, const program::MlaValues& op, Isa isa);
-
 }  // namespace sluice::backend::cpu

@@ -26,10 +26,17 @@ const ExpandedKernels<uint16_t>* expanded_kernels<uint16_t>(Isa isa) {
   if (isa == Isa::Amx) return &kExpandedAmx;
   return isa == Isa::Avx512 && quick_bf16() ? &kExpandedAvx512Bf16 : nullptr;
 }
+static const ExpandedKernels<float>* narrow_kernels() {
+  static const ExpandedKernels<float>& narrow = has_avx_vnni() ? kExpandedAvxVnni : kExpandedAvx2;
+  return &narrow;
+}
 template <>
 const ExpandedKernels<float>* expanded_kernels<float>(Isa isa) {
-  static const ExpandedKernels<float>& narrow = has_avx_vnni() ? kExpandedAvxVnni : kExpandedAvx2;
-  return isa == Isa::Avx2 ? &narrow : nullptr;
+  return isa == Isa::Avx2 ? narrow_kernels() : nullptr;
+}
+template <>
+const ExpandedKernels<float>* arranging_kernels<float>(Isa isa) {
+  return isa == Isa::Avx512 && !quick_bf16() ? narrow_kernels() : expanded_kernels<float>(isa);
 }
 
 const AttendKernels& attend_kernels(Isa isa) {
@@ -52,12 +59,22 @@ const ExpandedKernels<float>* expanded_kernels<float>(Isa isa) {
   return isa == Isa::Neon ? &kExpandedNeon : nullptr;
 }
 
+template <>
+const ExpandedKernels<float>* arranging_kernels<float>(Isa isa) {
+  return expanded_kernels<float>(isa);
+}
+
 const AttendKernels& attend_kernels(Isa isa) { return isa == Isa::Neon ? kAttendNeon : kAttendGeneric; }
 
 #else
 
 template <>
 const ExpandedKernels<float>* expanded_kernels<float>(Isa) {
+  return nullptr;
+}
+
+template <>
+const ExpandedKernels<float>* arranging_kernels<float>(Isa) {
   return nullptr;
 }
 
@@ -71,5 +88,9 @@ const ExpandedKernels<uint16_t>* expanded_kernels<uint16_t>(Isa) {
   return nullptr;
 }
 #endif
+template <>
+const ExpandedKernels<uint16_t>* arranging_kernels<uint16_t>(Isa isa) {
+  return expanded_kernels<uint16_t>(isa);
+}
 
 }  // namespace sluice::backend::cpu

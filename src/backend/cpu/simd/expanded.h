@@ -1,7 +1,8 @@
-// Attention over expanded keys and values, of many rows of one sequence, a head at a time. Tables begin with
-// Numbers: bfloat16 (uint16_t), which they multiply, or floats, which they multiply or make something else of
-// in the same place (expanded_int16.h). Only tiers that gain by it have such a table. Which rows go this way,
-// and over what, is ops/mla_values.cc's business.
+// Attention over expanded keys and values, or over those of a cache that has them, of many rows of one
+// sequence, a head at a time. Tables begin with Numbers: bfloat16 (uint16_t), which they multiply, or floats,
+// which they multiply or make something else of in the same place (expanded_int16.h). Only tiers that gain by
+// it have such a table. Which rows go this way, and over what, is the business of ops/mla_values.cc and
+// ops/attend.cc.
 //
 // The right side of every product is made of panels of 16 columns: in float32 [columns / 16][inner][16], in
 // bfloat16 [columns / 16][inner / 2][16] pairs of numbers, those of two neighbouring inner indices side by
@@ -44,6 +45,9 @@ struct ExpandedKernels {
   /// zero. work: [kExpandedKeys][32].
   void (*expand)(const Number* const* pages, int64_t stride, int64_t count, const Number* k_b,
                  const Number* v_b, ExpandedShape, float* work, Number* keys, Number* values);
+  /// The same of rows that have the keys [key()] and, `values_at` numbers behind their first, the values.
+  void (*arrange)(const Number* const* pages, int64_t stride, int64_t values_at, int64_t count, ExpandedShape,
+                  Number* keys, Number* values);
   /// Up to kExpandedRows queries (with room for all) attend to the first counts[i] keys each, on top of those
   /// before: largest and total (of scores times scale, in powers that are the kernels' own matter) and sums
   /// [rows][value] go on from what they are, and begin anew where largest is minus infinity. work:
@@ -56,10 +60,16 @@ struct ExpandedKernels {
   /// Done to a page's first `count` rows before expand reads them, or null: makes of floats what the table
   /// multiplies. Of such tables alone, too.
   void (*prepare)(Number* rows, int64_t stride, int64_t count, ExpandedShape) = nullptr;
+  /// What largest is of a score times scale: in powers of e 1.
+  float power = 1;
 };
 
 /// The table of a tier, or null; a tier has one at most.
 template <typename Number>
 const ExpandedKernels<Number>* expanded_kernels(Isa isa);
+
+/// The same for caches of keys and values, which gain by tables that latents do not.
+template <typename Number>
+const ExpandedKernels<Number>* arranging_kernels(Isa isa);
 
 }  // namespace sluice::backend::cpu

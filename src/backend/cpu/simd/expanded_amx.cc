@@ -102,7 +102,7 @@ void end() { _tile_release(); }
 }  // namespace
 
 extern const ExpandedKernels<uint16_t> kExpandedAmx;
-const ExpandedKernels<uint16_t> kExpandedAmx{"amx bf16", configure_tiles, end,    k_panel,
-                                             v_panel,    query,           expand, attend};
+const ExpandedKernels<uint16_t> kExpandedAmx{"amx bf16", configure_tiles, end,    k_panel, v_panel, query,
+                                             expand,     arrange,         attend, nullptr, nullptr, kLog2E};
 
 }  // namespace sluice::backend::cpu

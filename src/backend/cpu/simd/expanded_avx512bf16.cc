@@ -71,6 +71,7 @@ void nothing() {}
 
 extern const ExpandedKernels<uint16_t> kExpandedAvx512Bf16;
 const ExpandedKernels<uint16_t> kExpandedAvx512Bf16{"avx512 bf16", nothing, nothing, k_panel,
-                                                    v_panel,       query,   expand,  attend};
+                                                    v_panel,       query,   expand,  arrange,
+                                                    attend,        nullptr, nullptr, kLog2E};
 
 }  // namespace sluice::backend::cpu

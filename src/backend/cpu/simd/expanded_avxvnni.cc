@@ -26,8 +26,8 @@ void nothing() {}
 }  // namespace
 
 extern const ExpandedKernels<float> kExpandedAvxVnni;
-const ExpandedKernels<float> kExpandedAvxVnni{"avx2 int16 VNNI", nothing,      nothing,      k_panel_int16,
-                                              v_panel_int16,     query_int16,  expand_int16, attend_int16,
-                                              from_halves,       prepare_int16};
+const ExpandedKernels<float> kExpandedAvxVnni{"avx2 int16 VNNI", nothing,     nothing,      k_panel_int16,
+                                              v_panel_int16,     query_int16, expand_int16, arrange_int16,
+                                              attend_int16,      from_halves, prepare_int16};
 
 }  // namespace sluice::backend::cpu

@@ -49,6 +49,26 @@ void query(const float* nope, const float* rope, ExpandedShape shape, uint16_t* 
   round(rope, shape.rope);
 }
 
+/// Columns c to c + 31 of keys: words(t), row t's.
+template <typename Words>
+void put_keys(int64_t whole, int64_t key, int64_t c, Words words, uint16_t* keys) {
+  for (int64_t t = 0; t < whole; t += kSide) {
+    __m512i pairs[kSide];
+    for (int64_t i = 0; i < kSide; ++i) pairs[i] = words(t + i);
+    turn(pairs);
+    uint16_t* out = keys + t * key + c * kSide;
+    for (int64_t i = 0; i < kSide; ++i, out += kPair) _mm512_storeu_si512(out, pairs[i]);
+  }
+}
+/// Columns c to c + 15 of values: words(t), those of row t and then of the next. Queries see pairs of up to
+/// 32 rows.
+template <typename Words>
+void put_values(int64_t count, int64_t c, Words words, uint16_t* values) {
+  uint16_t* out = values + c * kExpandedKeys;
+  for (int64_t t = 0; t < round_up(count, kPair); t += 2, out += kPair)
+    _mm512_storeu_si512(out, in_turns(words(t)));
+}
+
 /// 32 columns of the right side after the other, which stay in the first-level cache while all rows pass by.
 void expand(const uint16_t* const* pages, int64_t stride, int64_t count, const uint16_t* k_b,
             const uint16_t* v_b, ExpandedShape shape, float* work, uint16_t* keys, uint16_t* values) {
@@ -61,48 +81,57 @@ void expand(const uint16_t* const* pages, int64_t stride, int64_t count, const u
                        shape.rank, columns, work + t * kPair, kPair, nullptr);
     }
   };
-  // keys: words(t, i) are 32 columns of row t + i from c on.
-  const auto put_keys = [&](int64_t c, auto words) {
-    for (int64_t t = 0; t < whole; t += kSide) {
-      __m512i pairs[kSide];
-      for (int64_t i = 0; i < kSide; ++i) pairs[i] = words(t + i);
-      turn(pairs);
-      uint16_t* out = keys + t * key + c * kSide;
-      for (int64_t i = 0; i < kSide; ++i, out += kPair) _mm512_storeu_si512(out, pairs[i]);
-    }
-  };
   for (int64_t c = 0; c < shape.nope; c += kPair) {
     make(k_b, c, kPair);
-    put_keys(c, [&](int64_t t) {
+    const auto rounded = [&](int64_t t) {
       return to_bf16(_mm512_loadu_ps(work + t * kPair), _mm512_loadu_ps(work + t * kPair + kSide));
-    });
+    };
+    put_keys(whole, key, c, rounded, keys);
   }
   for (int64_t c = 0; c < shape.rope; c += kPair) {
-    put_keys(shape.nope + c, [&](int64_t t) {
+    const auto in_row = [&](int64_t t) {
       return _mm512_loadu_si512(pages[t / kExpandedRows] + t % kExpandedRows * stride + shape.rank + c);
-    });
+    };
+    put_keys(whole, key, shape.nope + c, in_row, keys);
   }
-  // Behind the last row may lie no number at all, and a weight of zero would not be enough; queries see pairs
-  // of up to 32 rows.
+  // Behind the last row may lie no number at all, and a weight of zero would not be enough.
   const auto row = [&](int64_t t, int64_t c) {
     return t < count ? _mm512_loadu_ps(work + t * kPair + c) : _mm512_setzero_ps();
   };
   for (int64_t first = 0; first < shape.value; first += kPair) {
     const int64_t columns = shape.value - first < kPair ? shape.value - first : kPair;
     make(v_b, first, columns);
-    for (int64_t c = 0; c < columns; c += kSide) {
-      uint16_t* out = values + (first + c) * kExpandedKeys;
-      for (int64_t t = 0; t < round_up(count, kPair); t += 2, out += kPair)
-        _mm512_storeu_si512(out, in_turns(to_bf16(row(t, c), row(t + 1, c))));
-    }
+    for (int64_t c = 0; c < columns; c += kSide)
+      put_values(
+          count, first + c, [&](int64_t t) { return to_bf16(row(t, c), row(t + 1, c)); }, values);
   }
 }
+
+void arrange(const uint16_t* const* pages, int64_t stride, int64_t values_at, int64_t count,
+             ExpandedShape shape, uint16_t* keys, uint16_t* values) {
+  const auto row = [&](int64_t t) { return pages[t / kExpandedRows] + t % kExpandedRows * stride; };
+  for (int64_t c = 0; c < shape.key(); c += kPair) {
+    const auto in_row = [&](int64_t t) { return _mm512_loadu_si512(row(t) + c); };
+    put_keys(round_up(count, kSide), shape.key(), c, in_row, keys);
+  }
+  for (int64_t c = 0; c < shape.value; c += kSide) {
+    const auto half = [&](int64_t t) {
+      return t < count ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(row(t) + values_at + c))
+                       : _mm256_setzero_si256();
+    };
+    const auto both = [&](int64_t t) {
+      return _mm512_inserti64x4(_mm512_castsi256_si512(half(t)), half(t + 1), 1);
+    };
+    put_values(count, c, both, values);
+  }
+}
+
+constexpr float kLog2E = 1.44269504f;
 
 /// In halves: while the one's products are made, the other's scores become weights.
 void attend(const uint16_t* queries, const int32_t* counts, int64_t rows, const uint16_t* keys,
             const uint16_t* values, ExpandedShape shape, float scale, float* work, float* largest,
             float* total, float* sums) {
-  constexpr float kLog2E = 1.44269504f;
   constexpr int64_t kHalf = kExpandedRows / 2;
   const int64_t end = round_up(largest_of(counts, rows), kPair), whole = round_up(rows, kSide);
   if (end == 0) return;

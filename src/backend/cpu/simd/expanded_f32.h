@@ -56,6 +56,18 @@ inline void expand_by(Make make, const float* const* pages, int64_t stride, int6
   }
 }
 
+void arrange(const float* const* pages, int64_t stride, int64_t values_at, int64_t count, ExpandedShape shape,
+             float* keys, float* values) {
+  const int64_t whole = round_up(count, kSide), key = shape.key();
+  const auto row = [&](int64_t t) { return pages[t / kExpandedRows] + t % kExpandedRows * stride; };
+  for (int64_t t = 0; t < whole; t += kSide) turn(row(t), stride, key, keys + t * key);
+  for (int64_t c = 0; c < shape.value; c += kSide) {
+    float* out = values + c * kExpandedKeys;
+    for (int64_t t = 0; t < count; ++t) std::copy_n(row(t) + values_at + c, kSide, out + t * kSide);
+    std::fill(out + count * kSide, out + whole * kSide, 0.0f);
+  }
+}
+
 /// A row's scores to weights e^(score * scale - largest), zeroes from `count` to `end`. Returns what the new
 /// largest leaves of earlier sums: 0 where there were none.
 inline float softmax(float* scores, int64_t count, int64_t end, float scale, float* largest, float* total) {

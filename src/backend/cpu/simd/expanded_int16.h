@@ -176,6 +176,14 @@ void expand_int16(const float* const* pages, int64_t stride, int64_t count, cons
   values_to_pairs(values, whole, shape.value);
 }
 
+void arrange_int16(const float* const* pages, int64_t stride, int64_t values_at, int64_t count,
+                   ExpandedShape shape, float* keys, float* values) {
+  arrange(pages, stride, values_at, count, shape, keys, values);
+  const int64_t whole = round_up(count, kSide), key = shape.key();
+  for (int64_t t = 0; t < whole; t += kSide) panel_to_pairs(keys + t * key, key);
+  values_to_pairs(values, whole, shape.value);
+}
+
 /// A row's weights [end], times these scales of their positions, as numbers; `largest` are the magnitudes of
 /// the positions' values. Returns what one of the numbers is worth.
 inline float weights_to_numbers(float* weights, const float* scales, const float* largest, int64_t end,

@@ -25,7 +25,7 @@ void nothing() {}
 }  // namespace
 
 extern const ExpandedKernels<float> kExpandedNeon;
-const ExpandedKernels<float> kExpandedNeon{"neon", nothing, nothing, k_panel,    v_panel,
-                                           query,  expand,  attend,  from_halves};
+const ExpandedKernels<float> kExpandedNeon{"neon", nothing, nothing, k_panel, v_panel,
+                                           query,  expand,  arrange, attend,  from_halves};
 
 }  // namespace sluice::backend::cpu
