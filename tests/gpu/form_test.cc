@@ -221,6 +221,7 @@ struct Mixture {
   Type gate = Type::Q4_0, down = Type::Q4_0, shared_gate = Type::Q4_0, shared_down = Type::Q4_0;
   int64_t used = kUsed, inner = 1088, shared = 0, experts = 12;
   Gating gating = Gating::Sigmoid;
+  bool normed = false;  ///< a norm_matmul is behind
 };
 void experts_sum(Builder& b, const std::function<void()>& between, const Mixture& mixture) {
   for (const std::string name : {" 0", " 1"}) {
@@ -248,7 +249,14 @@ void experts_sum(Builder& b, const std::function<void()>& between, const Mixture
       down.shared_down.id = b.weight("shared_down" + name, mixture.shared_down, 1, kColumns, mixture.shared);
     }
     down.residual.id = row;
-    b.moe_down_add(down);
+    const TensorId sum = b.moe_down_add(down);
+    if (!mixture.normed) continue;
+    NormMatmul behind;
+    behind.in.id = sum;
+    behind.norm.id = b.weight("norm behind" + name, Type::F32, 1, 1, kColumns);
+    behind.a.id = b.weight("a" + name, Type::Q4_0, 1, 192, kColumns);
+    behind.out_a.id = b.activation("out a" + name, kStepRows, 1, 192);
+    b.emit(behind);
   }
 }
 auto experts_sum_of(const Mixture& mixture) {
@@ -322,6 +330,22 @@ INSTANTIATE_TEST_SUITE_P(
                                           .gating = Gating::Softmax})},
                     Param{"sum of experts", "ExpertsSumOfManyTypes", 1, 2,
                           experts_sum_of({Type::Q4_0, Type::Q4_1, Type::Q5_K, Type::Q6_K, 4, 1536, 1536})},
+                    Param{"sum of experts", "ExpertsSumOfTwoRows", 2, 2, experts_sum_of({.normed = true})},
+                    Param{"sum of experts", "ExpertsSumWithShareOfTwoRows", 2, 2,
+                          experts_sum_of({.gate = Type::Q4_K,
+                                          .down = Type::Q6_K,
+                                          .shared_gate = Type::Q4_K,
+                                          .shared_down = Type::Q6_K,
+                                          .inner = 1536,
+                                          .shared = 1536,
+                                          .normed = true})},
+                    Param{"sum of experts", "ExpertsSumOfHalvesOfTwoRows", 2, 2,
+                          experts_sum_of({.gate = Type::Q4_K,
+                                          .down = Type::Q6_K,
+                                          .used = 8,
+                                          .inner = 768,
+                                          .gating = Gating::Softmax,
+                                          .normed = true})},
                     Param{"sums of the router", "RouterSums", 1, 2, router_sums},
                     Param{"sums of the router", "RouterSumsWithShare", 1, 2, router_sums_with_share},
                     Param{"sums of the router", "RouterSumsOfTwoRows", 2, 2, router_sums},

@@ -156,7 +156,7 @@ int64_t plan(quant::Type type, int64_t columns, int64_t rows, Args& args) {
 bool is_one_tile(int64_t rows) { return rows <= kNTileTokens; }
 /// Shared memory that it may take.
 int64_t room(const Sizes& sizes) {
-  constexpr int64_t kAllShared = 227 * 1024, kOwn = 1024;
+  constexpr int64_t kOwn = 1024;
   return is_one_tile(sizes.rows) && most_shared(sizes.architecture) > kMostShared ? kAllShared - kOwn
                                                                                   : kMostShared;
 }

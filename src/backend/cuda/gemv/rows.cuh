@@ -40,11 +40,11 @@ __device__ inline int part_of(int at, int each) {
 }
 
 /// fetch_norm for quantize_rows.
-template <int kRows>
+template <int kRows, int kThreads = kGemvThreads>
 __device__ inline void fetch_norm_of_rows(float* to, const float* norm, int columns) {
   const int each = columns / 8;
 #pragma unroll 1
-  for (int at = static_cast<int>(threadIdx.x); at < kRows * each; at += kGemvThreads) {
+  for (int at = static_cast<int>(threadIdx.x); at < kRows * each; at += kThreads) {
     const int piece = at - part_of<kRows>(at, each) * each;
     copy_async(to + 8 * piece, norm + 8 * piece);
     copy_async(to + 8 * piece + 4, norm + 8 * piece + 4);
@@ -54,13 +54,13 @@ __device__ inline void fetch_norm_of_rows(float* to, const float* norm, int colu
 /// The first `rows` of kRows rows, one behind another in the blocks of x, times a norm's weights where they
 /// are given (in shared memory, by fetch_norm_of_rows). squares: this thread's parts of each row's sum of
 /// squares.
-template <int kRows>
+template <int kRows, int kThreads = kGemvThreads>
 __device__ inline void quantize_rows(const Activations& x, const Rows<float>& in, int rows, const float* norm,
                                      float (&squares)[kRows]) {
   const int each = x.columns / (8 * kRows);
 #pragma unroll
   for (float& one : squares) one = 0;
-  quantize_all<kGemvThreads>(
+  quantize_all<kThreads>(
       x, rows * each,
       [&](int at) {
         const int row = part_of<kRows>(at, each);
@@ -80,22 +80,22 @@ __device__ inline void quantize_rows(const Activations& x, const Rows<float>& in
       });
 }
 
-/// reduce_for_norm of rows. partial: shared memory of kRows times kGemvWarps floats.
-template <int kRows>
+/// reduce_for_norm of rows. partial: shared memory of kRows times kWarps floats.
+template <int kRows, int kWarps = kGemvWarps>
 __device__ inline void reduce_for_norms(const float (&squares)[kRows], float* partial, int columns,
                                         float epsilon, float (&factors)[kRows]) {
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     const float of_warp = lane_sum(squares[r]);
-    if (threadIdx.x % 32 == 0) partial[r * kGemvWarps + threadIdx.x / 32] = of_warp;
+    if (threadIdx.x % 32 == 0) partial[r * kWarps + threadIdx.x / 32] = of_warp;
   }
   __syncthreads();
 #pragma unroll
   for (int r = 0; r < kRows; ++r) {
     float sum = 0;
 #pragma unroll
-    for (int w = 0; w < kGemvWarps; w += 4) {
-      const float4 four = *reinterpret_cast<const float4*>(partial + r * kGemvWarps + w);
+    for (int w = 0; w < kWarps; w += 4) {
+      const float4 four = *reinterpret_cast<const float4*>(partial + r * kWarps + w);
       sum += (four.x + four.y) + (four.z + four.w);
     }
     factors[r] = rsqrtf(sum / static_cast<float>(columns) + epsilon);

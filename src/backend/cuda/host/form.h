@@ -46,6 +46,7 @@ struct FormBuffer {
   char* at;
   uint32_t launch;  ///< the producer's number
   char* clear;      ///< consumer, of Zeroed: what is to be zero again for a pair of launches behind; or null
+  const FormBuffer* behind = nullptr;  ///< producer, of Result: what the consumer produces itself; or null
 };
 
 }  // namespace sluice::backend::cuda

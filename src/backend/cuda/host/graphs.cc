@@ -221,10 +221,18 @@ void Graphs::enqueue_op(const Bucket& bucket, size_t i, Context step) const {
   step.launch = static_cast<uint32_t>(i);
   for (size_t k = plan.first[i]; k < plan.first[i + 1]; ++k) {
     const StepPlan::Launch& launch = plan.launches[k];
-    FormBuffer taken{}, given{};
+    FormBuffer taken{}, given{}, behind{};
     if (is_given(plan, launch)) continue;
     if (launch.consumes) taken = form_buffer(plan, plan.passed[*launch.consumes], false);
-    if (launch.produces) given = form_buffer(plan, plan.passed[*launch.produces], true);
+    if (launch.produces) {
+      const Passed& passed = plan.passed[*launch.produces];
+      given = form_buffer(plan, passed, true);
+      const StepPlan::Launch& other = plan.launches[passed.consumer];
+      if (is_given(plan, other) && other.produces) {
+        behind = form_buffer(plan, plan.passed[*other.produces], true);
+        given.behind = &behind;
+      }
+    }
     step.consumes = launch.consumes ? &taken : nullptr;
     step.produces = launch.produces ? &given : nullptr;
     step.zeroed = block_.mailbox() + zeroed + launch.zeroed;

@@ -15,6 +15,9 @@ inline constexpr int64_t most_shared(int architecture) {
   return architecture == 90 || architecture == 100 ? 2 * kMostShared : kMostShared;
 }
 
+/// What a thread block that has an SM of 9.0 or 10.0 to itself may ask for.
+inline constexpr int64_t kAllShared = 227 * 1024;
+
 /// Positions up to which a context is short: the first bucket. There reading the cache once for every head
 /// costs less than sharing it (H200, GLM-4.7-Flash: equal at about 650).
 inline constexpr int64_t kCtx512 = 512;

@@ -2,6 +2,7 @@
 // (experts_small_batch_*.cu), and what it shares with the one of kept rows (experts_resident.cuh).
 #pragma once
 
+#include "backend/cuda/host/kernels.h"
 #include "backend/cuda/moe/experts_small_batch.h"
 #include "backend/cuda/moe/shared_gate_up.cuh"
 #include "backend/cuda/prim/launch.cuh"
@@ -18,8 +19,8 @@ using int8_mma::kMostQuads, int8_mma::kQuad, int8_mma::kSlots, int8_mma::Ring;
 using small_batch::silu;
 inline constexpr int kMostPairs = kMostSelected, kMostExperts = 256, kMostTokens = 16, kMostBuffers = 2;
 inline constexpr int kMostTiles = kMostPairs / 8 + kMostExperts;
-/// Shared memory of a thread block on compute capabilities 9.0 and 10.0, and what a kernel has by itself.
-inline constexpr int64_t kAllShared = 227 * 1024, kOwnShared = 9 * 1024;
+/// Shared memory beside what is asked for at launch.
+inline constexpr int64_t kOwnShared = 9 * 1024;
 
 /// Division of numbers whose product with the divisor is below 2^32, by a multiplication: a division is some
 /// 40 instructions, and thread blocks begin with several.

@@ -9,6 +9,7 @@
 #include "backend/cuda/host/residual.h"
 #include "backend/cuda/moe/experts_small_batch.h"
 #include "backend/cuda/moe/gemv_down.cuh"
+#include "backend/cuda/moe/gemv_mixture.cuh"
 #include "backend/cuda/prim/mailbox.cuh"
 #include "program/op.h"
 
@@ -189,7 +190,7 @@ bool serves(const Program& program, const Op& record, const Sizes& sizes) {
   if (op.shared_in && (!in_eights(program[op.shared_in.id]) || !blocks_fit(op.shared_down.id) ||
                        program[op.shared_down.id].columns() % 32 != 0))
     return false;
-  constexpr int64_t kAllShared = 227 * 1024, kOwn = 1024;  // kOwn: beside what is asked for at launch
+  constexpr int64_t kOwn = 1024;  // kOwn: beside what is asked for at launch
   return is_compiled(down.type, program[op.shared_in ? op.shared_down.id : op.down.id].type) &&
          Stage::takes(plane_bytes(down.type, down.columns())) &&
          plan_of(program, op).bytes() <= kAllShared - kOwn;
@@ -227,7 +228,7 @@ void launch_rows_down(const Program& program, const Op& record, const Context& c
 }
 
 std::optional<FormSpec> consumes(const Program& program, const Op& record, const Sizes& sizes) {
-  return given_selection(program, std::get<MoeDownAdd>(record.args).ids.id, sizes);
+  return mixture::given_to_down(program, std::get<MoeDownAdd>(record.args).ids.id, sizes);
 }
 std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes& sizes) {
   const TensorId out = std::get<MoeDownAdd>(record.args).out.id;

@@ -152,9 +152,10 @@ struct Walk {
     gate_sum = fminf(gate_sum, form.limit), up_sum = fminf(fmaxf(up_sum, -form.limit), form.limit);
     return __fdividef(gate_sum, 1.0f + __expf(-form.alpha * gate_sum)) * (up_sum + form.shift);
   }
-  /// Of several rows, `used` slots each, whose activations lie one behind another in x.
-  __device__ void run_rows(const Activations& x, const float (&factors)[kRows], int used,
-                           int64_t row_stride) {
+  /// Of several rows, `used` slots each, whose activations lie one behind another in x. factor_of(row);
+  /// put(row, at, value): element `at` of a row of out.
+  template <typename FactorOf, typename Put>
+  __device__ void run_rows_to(const Activations& x, int used, FactorOf factor_of, Put put) {
     float gate_sum = 0, up_sum = 0;
 #pragma unroll 1
     while (!done()) {
@@ -169,17 +170,23 @@ struct Walk {
       }
       b += kAtOnce * shape.lanes;
       const bool row_ends = b - shape.lane() >= shape.blocks;
-      const int n = shape.row_of(task);
-      float* const out = e.out + row * row_stride + (slot - row * used) * e.out_stride + n;
+      const int n = shape.row_of(task), out = (slot - row * used) * e.out_stride + n;
       if (row_ends) {
         b = shape.lane(), task += stride;
         settle(), begin_row();
       }
       ask();
       if (!row_ends) continue;
-      put(out, n, gate_sum, up_sum, factor_of(factors, row));
+      const float value = gated(gate_sum, up_sum, factor_of(row));
+      if (n < e.rows && shape.lane() == 0) put(row, out, value);
       gate_sum = up_sum = 0;
     }
+  }
+  __device__ void run_rows(const Activations& x, const float (&factors)[kRows], int used,
+                           int64_t row_stride) {
+    run_rows_to(
+        x, used, [&](int row) { return of_row(factors, row); },
+        [&](int row, int at, float value) { e.out[row * row_stride + at] = value; });
   }
   /// One matrix, and all rows.
   __device__ void run_all(const Activations& x, const float (&factors)[kRows], const float (&shares)[kRows],
@@ -209,23 +216,25 @@ struct Walk {
       if (!row_ends) continue;
 #pragma unroll
       for (int r = 0; r < kRows; ++r) {
-        if (r < rows) put(e.out + r * row_stride + n, n, gate_sum[r], up_sum[r], factors[r], shares[r]);
+        if (r < rows) {
+          const float value = gated(gate_sum[r], up_sum[r], factors[r], shares[r]);
+          if (n < e.rows && shape.lane() == 0) e.out[r * row_stride + n] = value;
+        }
         gate_sum[r] = up_sum[r] = 0;
       }
     }
   }
-  __device__ static float factor_of(const float (&factors)[kRows], int row) {
-    float factor = factors[0];
+  /// A number of each row, that of one.
+  __device__ static float of_row(const float (&all)[kRows], int row) {
+    float one = all[0];
 #pragma unroll
-    for (int r = 1; r < kRows; ++r) factor = row == r ? factors[r] : factor;
-    return factor;
+    for (int r = 1; r < kRows; ++r) one = row == r ? all[r] : one;
+    return one;
   }
-  /// Puts an element that the lanes of its row have made together.
-  __device__ void put(float* out, int n, float gate_sum, float up_sum, float factor,
-                      float share = 1.0f) const {
+  /// An element that the lanes of its row have made together.
+  __device__ float gated(float gate_sum, float up_sum, float factor, float share = 1.0f) const {
     gate_sum = lane_sum(gate_sum, shape.lanes) * factor, up_sum = lane_sum(up_sum, shape.lanes) * factor;
-    if (n < e.rows && shape.lane() == 0)
-      *out = __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
+    return __fdividef(gate_sum, 1.0f + __expf(-gate_sum)) * (up_sum * share);
   }
 };
 

@@ -1,5 +1,5 @@
-// A mixture of one row in one launch: which ops it is for, and what its kernel (gemv_mixture_kernel.cuh)
-// gets.
+// A mixture of one row or two in one launch: which ops it is for, and what its kernels get
+// (gemv_mixture_kernel.cuh, gemv_mixture_rows_kernel.cuh).
 #include "backend/cuda/moe/gemv_mixture.cuh"
 
 #include <algorithm>
@@ -18,25 +18,28 @@ using namespace program;
 
 namespace {
 
-constexpr int64_t kAllShared = 227 * 1024, kOwn = 4096;  // kOwn: beside what is asked for at launch
+/// Bytes of shared memory beside what is asked for at launch.
+constexpr int64_t own_bytes(int64_t rows) { return rows == 1 ? 4096 : 9 * 1024; }
 
-/// How the kernel lies in shared memory.
+/// How a kernel lies in shared memory.
 struct Plan {
+  int64_t rows;
   int codes_at, staged_at;
   gemv_down::Stage stage, shared_stage;
 
-  int64_t bytes() const { return staged_at + int64_t{kOutputs} * (stage.bytes + shared_stage.bytes); }
+  int64_t bytes() const { return staged_at + int64_t{kOutputs} * (rows * stage.bytes + shared_stage.bytes); }
 };
-/// columns: of the row that is routed.
-Plan plan_of(const Program& program, int64_t columns, const MoeDownAdd& op) {
+/// columns: of a row that is routed.
+Plan plan_of(const Program& program, int64_t rows, int64_t columns, const MoeDownAdd& op) {
   const Tensor& down = program[op.down.id];
   const int64_t used = program[op.ids.id].columns();
   const int64_t shared = op.shared_in ? program[op.shared_down.id].columns() : 0;
-  Plan plan{};
-  plan.codes_at =
-      Activations::row_bytes(static_cast<int>(columns), true, false) + static_cast<int>(4 * columns);
-  plan.staged_at =
-      plan.codes_at + Activations::row_bytes(static_cast<int>(used * down.columns() + shared), true, false);
+  const auto coded = [&](int64_t of_row) {
+    return Activations::row_bytes(static_cast<int>(rows * of_row), true, false);
+  };
+  Plan plan{.rows = rows};
+  plan.codes_at = coded(columns) + static_cast<int>(4 * columns);
+  plan.staged_at = plan.codes_at + coded(used * down.columns() + shared);
   plan.stage = gemv_down::Stage::of(plane_bytes(down.type, down.columns()), static_cast<int>(used));
   if (shared > 0)
     plan.shared_stage = gemv_down::Stage::of(plane_bytes(program[op.shared_down.id].type, shared), 1);
@@ -85,11 +88,14 @@ bool with_routed(Type routed, Start&& start) {
 
 bool sums_experts(const Program& program, TensorId ids, const Sizes& sizes) {
   // Measured on 9.0 alone.
-  if (sizes.rows != 1 || sizes.architecture < 90 || most_shared(sizes.architecture) <= kMostShared)
+  if (sizes.rows > gemv_rows::kRows || sizes.architecture < 90 ||
+      most_shared(sizes.architecture) <= kMostShared)
     return false;
+  const Kernel &gates = sizes.rows == 1 ? kNormMoeGateUp : kNormMoeGateUpRows,
+               &downs = sizes.rows == 1 ? kMoeDownAdd : kMoeDownAddRows;
   const auto [gated, summed] = ops_of(program, ids);
-  if (gated == nullptr || summed == nullptr || !kNormMoeGateUp.serves(program, Op{*gated}, sizes) ||
-      !kMoeDownAdd.serves(program, Op{*summed}, sizes))
+  if (gated == nullptr || summed == nullptr || !gates.serves(program, Op{*gated}, sizes) ||
+      !downs.serves(program, Op{*summed}, sizes))
     return false;
   const MoeGateUp& experts = gated->experts;
   if (summed->in.id != experts.out.id || summed->shared_in.id != experts.shared_out.id ||
@@ -106,15 +112,17 @@ bool sums_experts(const Program& program, TensorId ids, const Sizes& sizes) {
   if (in.stride[1] != in.columns() || down.columns() % 32 != 0 || shared_down.columns() % 32 != 0 ||
       !blocks_fit(summed->down.id) || (summed->shared_in && !blocks_fit(summed->shared_down.id)))
     return false;
-  // Every block has an output's warps, and some gated product: it has read the row before the sum is written.
-  if (down.shape[1] > int64_t{kOutputs} * sizes.sm_count ||
-      in.heads() * in.columns() < kWarps * sizes.sm_count)
-    return false;
+  // Every block has an output's warps, and gated products for half of its warps or more (of fewer it was not
+  // measured): it has read the row before the sum is written.
+  const int64_t at_once = 32 / lanes_for(static_cast<int>(gate.columns()));
+  const int64_t outputs = int64_t{kOutputs} * sizes.sm_count;
+  if (down.shape[1] > outputs || in.heads() * (in.columns() / at_once) < outputs) return false;
   const PlaneBytes row = plane_bytes(down.type, down.columns()),
                    shared_row = plane_bytes(shared_down.type, shared_down.columns());
   return takes(row, in.heads()) &&
          (!summed->shared_in || (shared_row.super % 4 == 0 && takes(shared_row, 1))) &&
-         plan_of(program, program[gated->route.in.id].columns(), *summed).bytes() <= kAllShared - kOwn &&
+         plan_of(program, sizes.rows, program[gated->route.in.id].columns(), *summed).bytes() <=
+             kAllShared - own_bytes(sizes.rows) &&
          with_routed(gate.type, [&]<Type Routed>() {
            return with_mixture_types<Routed>(shared, down.type, shared_down.type, [&]<Type, Type, Type>() {});
          });
@@ -125,15 +133,55 @@ std::optional<FormSpec> given_to_down(const Program& program, TensorId ids, cons
   return FormSpec{Form::ExpertsSum, ids, 0};
 }
 
-int64_t slots_of_mixture(const Program& program, const NormMoeGateUp& op) {
+int64_t slots_of_mixture(const Program& program, const NormMoeGateUp& op, int64_t rows) {
   const Tensor& out = program[op.experts.out.id];
-  return out.heads() * out.columns() +
-         (op.experts.shared_gate ? program[op.experts.shared_out.id].columns() : 0);
+  return rows * (out.heads() * out.columns() +
+                 (op.experts.shared_gate ? program[op.experts.shared_out.id].columns() : 0));
 }
+
+namespace {
+
+/// A launch of one thread block an SM: what it gets of moe_down_add, and its types.
+struct DownLaunch {
+  Down down;
+  Type type, shared_type;
+  LaunchShape shape;
+};
+DownLaunch down_launch(const Program& program, const MoeDownAdd& op, const Context& context,
+                       const Plan& plan) {
+  const Memory& memory = context.memory;
+  const Matrix down = memory.matrix(op.down.id);
+  DownLaunch launched{{},
+                      down.type,
+                      down.type,
+                      {dim3(static_cast<unsigned>(context.sm_count)), dim3(kThreads), plan.bytes()}};
+  Down& to = launched.down;
+  to.planes = planes_from(down), to.first_row = static_cast<int>(down.first_row),
+  to.matrix_rows = static_cast<int>(down.matrix_rows);
+  to.stage = plan.stage, to.shared_stage = plan.shared_stage;
+  to.copy = copy_of(plan.stage), to.shared_copy = copy_of(plan.shared_stage);
+  to.codes_at = plan.codes_at, to.staged_at = plan.staged_at;
+  to.blocks = down.columns / 32, to.rows = down.rows;
+  if (op.shared_in) {
+    const Matrix shared = memory.matrix(op.shared_down.id);
+    to.shared_planes = planes_from(shared), to.shared_row = static_cast<int>(shared.first_row);
+    to.shared_blocks = shared.columns / 32, launched.shared_type = shared.type;
+  }
+  to.residual = residual_rows(memory, op.residual.id, op.out.id), to.out = memory.rows(op.out.id);
+  return launched;
+}
+
+/// The shared matrix's warps of the launch: by work, but not those that select or clear.
+int shared_warps(int blocks, int selecting, int64_t shared_tasks, int64_t routed_tasks) {
+  const int64_t tasks = shared_tasks + routed_tasks;
+  const auto by_work = static_cast<int>((blocks * kWarps * shared_tasks + tasks - 1) / tasks);
+  return std::min(by_work, blocks * (kWarps - selecting - 1));
+}
+
+}  // namespace
 
 void launch_mixture_of(const Program& program, const MoeDownAdd& op, const Context& context,
                        const GemvGated& gated, const GemvRoute& route) {
-  const Memory& memory = context.memory;
   const RowShape shape = row_shape(gated.routed.gate);
   Args args{};
   args.in = gated.in, args.columns = gated.routed.gate.columns;
@@ -154,31 +202,29 @@ void launch_mixture_of(const Program& program, const MoeDownAdd& op, const Conte
                  nullptr,
                  route.sums,
                  route.clear};
-  const Matrix down = memory.matrix(op.down.id);
-  const Plan plan = plan_of(program, args.columns, op);
-  Down& to = args.down;
-  to.planes = planes_from(down), to.first_row = static_cast<int>(down.first_row),
-  to.matrix_rows = static_cast<int>(down.matrix_rows);
-  to.stage = plan.stage, to.shared_stage = plan.shared_stage;
-  to.copy = copy_of(plan.stage), to.shared_copy = copy_of(plan.shared_stage);
-  to.codes_at = plan.codes_at, to.staged_at = plan.staged_at;
-  to.blocks = down.columns / 32, to.rows = down.rows;
-  quant::Type shared_type = down.type;
-  if (op.shared_in) {
-    const Matrix shared = memory.matrix(op.shared_down.id);
-    to.shared_planes = planes_from(shared), to.shared_row = static_cast<int>(shared.first_row);
-    to.shared_blocks = shared.columns / 32, shared_type = shared.type;
-  }
-  to.residual = residual_rows(memory, op.residual.id, op.out.id).data, to.out = memory.rows(op.out.id).data;
-  const int blocks = context.sm_count;
-  const int64_t shared_tasks = int64_t{args.shared.slots} * args.shared.tasks;
-  const int64_t tasks = shared_tasks + int64_t{args.routed.slots} * args.routed.tasks;
-  args.shared_warps = static_cast<int>((blocks * kWarps * shared_tasks + tasks - 1) / tasks);
-  args.shared_warps = std::min(args.shared_warps, blocks * (kWarps - args.router.rule.warps - 1));
-  const LaunchShape launched{dim3(static_cast<unsigned>(blocks)), dim3(kThreads), plan.bytes()};
+  const DownLaunch to = down_launch(program, op, context, plan_of(program, 1, args.columns, op));
+  args.down = to.down;
+  args.shared_warps =
+      shared_warps(context.sm_count, args.router.rule.warps, int64_t{args.shared.slots} * args.shared.tasks,
+                   int64_t{args.routed.slots} * args.routed.tasks);
   const Type of_shared = args.shared.slots > 0 ? gated.shared.gate.type : gated.routed.gate.type;
   with_routed(gated.routed.gate.type, [&]<Type Routed>() {
-    return launch_mixture<Routed>(context, of_shared, down.type, shared_type, args, launched);
+    return launch_mixture<Routed>(context, of_shared, to.type, to.shared_type, args, to.shape);
+  });
+}
+
+void launch_mixture_of(const Program& program, const MoeDownAdd& op, const Context& context,
+                       const gemv_rows::Args& gated, Type routed, Type shared) {
+  const DownLaunch to =
+      down_launch(program, op, context, plan_of(program, gemv_rows::kRows, gated.columns, op));
+  const int routed_blocks = gated.rule.used * to.down.blocks;
+  RowsArgs args{gated, to.down, rows_for(context.produces->behind, program, context), routed_blocks,
+                routed_blocks + to.down.shared_blocks};
+  args.gated.shared_warps = shared_warps(context.sm_count, gated.rule.warps,
+                                         int64_t{gemv_rows::kRows} * gated.shared.slots * gated.shared.tasks,
+                                         int64_t{gated.routed.slots} * gated.routed.tasks);
+  with_routed(routed, [&]<Type Routed>() {
+    return launch_mixture<Routed>(context, shared, to.type, to.shared_type, args, to.shape);
   });
 }
 

@@ -1,10 +1,12 @@
-// norm_moe_gate_up of one row and the moe_down_add behind it in one launch: what the files of its kernel
-// share. The kernel (gemv_mixture_kernel.cuh) is compiled for the types of routed experts in several files
-// (gemv_mixture_*.cu).
+// norm_moe_gate_up of one row or two and the moe_down_add behind it in one launch: what the files of its
+// kernels share. The kernels (gemv_mixture_kernel.cuh, gemv_mixture_rows_kernel.cuh) are compiled for the
+// types of routed experts in several files (gemv_mixture_*.cu).
 #pragma once
 
+#include "backend/cuda/gemv/norm_matmul_q8.h"
 #include "backend/cuda/moe/gemv_down.cuh"
 #include "backend/cuda/moe/gemv_routed.cuh"
+#include "backend/cuda/moe/gemv_rows.cuh"
 
 namespace sluice::backend::cuda::mixture {
 
@@ -26,16 +28,15 @@ struct StageCopy {
   PlaneCopy codes, high, scale, super;
 };
 
-/// moe_down_add. Its inputs lie in flagged slots, those of the experts and then of the shared ones.
+/// moe_down_add. Its inputs lie in flagged slots, a row's of the experts and then of the shared ones.
 struct Down {
   CodePlanes planes, shared_planes;
-  gemv_down::Stage stage, shared_stage;  // what an output needs: the experts' rows, and the shared ones' row
+  gemv_down::Stage stage, shared_stage;  // of an output: the experts' rows of a row, and the shared ones' row
   StageCopy copy, shared_copy;
   int first_row, matrix_rows, shared_row;
   int blocks, shared_blocks;  // of a row
   int rows;
-  const float* residual;
-  float* out;
+  Rows<float> residual, out;
   int codes_at, staged_at;  // in shared memory
 };
 
@@ -48,9 +49,20 @@ struct Args {
   Down down;
 };
 
-/// Starts the kernel for routed experts of type Routed. False: not compiled for the other types.
+/// Of two rows.
+struct RowsArgs {
+  gemv_rows::Args gated;
+  Down down;
+  NormedQ8Rows coded;         // for the norm_matmul behind
+  int routed_blocks, of_row;  // of a row's inputs: the experts', and all
+};
+
+/// Start the kernels for routed experts of type Routed. False: not compiled for the other types.
 template <Type Routed>
 bool launch_mixture(const Context& context, Type shared, Type down, Type shared_down, const Args& args,
+                    const LaunchShape& shape);
+template <Type Routed>
+bool launch_mixture(const Context& context, Type shared, Type down, Type shared_down, const RowsArgs& args,
                     const LaunchShape& shape);
 
 /// Calls start.template operator()<Shared, Down, SharedDown>() for the types that are compiled; else false.
@@ -71,15 +83,18 @@ bool with_mixture_types(Type shared, Type down, Type shared_down, Start&& start)
   return false;
 }
 
-/// The form by which norm_moe_gate_up of one row leaves moe_down_add nothing to do, where one launch serves
-/// both; else its selection.
+/// The form by which norm_moe_gate_up of one row or two leaves moe_down_add nothing to do, where one launch
+/// serves both; else its selection.
 std::optional<FormSpec> given_to_down(const program::Program& program, program::TensorId ids,
                                       const Sizes& sizes);
 bool sums_experts(const program::Program& program, program::TensorId ids, const Sizes& sizes);
-/// Slots of the mailbox.
-int64_t slots_of_mixture(const program::Program& program, const program::NormMoeGateUp& op);
+/// Slots of the mailbox. rows: of the step.
+int64_t slots_of_mixture(const program::Program& program, const program::NormMoeGateUp& op, int64_t rows);
 /// Of GemvGated and GemvRoute as route_gemv has them.
 void launch_mixture_of(const program::Program& program, const program::MoeDownAdd& op, const Context& context,
                        const GemvGated& gated, const GemvRoute& route);
+/// Of what rows_routed gets, but for its warps.
+void launch_mixture_of(const program::Program& program, const program::MoeDownAdd& op, const Context& context,
+                       const gemv_rows::Args& gated, Type routed, Type shared);
 
 }  // namespace sluice::backend::cuda::mixture

@@ -67,7 +67,7 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
     throw std::logic_error("norm_moe_gate_up: not what serves() promised");
   if (!sums) return;
   Context behind = context;
-  behind.consumes = behind.produces = nullptr;
+  behind.consumes = nullptr, behind.produces = context.produces->behind;
   kMoeDownAdd.launch(program, *context.produces->other, behind);
 }
 
@@ -144,7 +144,9 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
   args.ids = memory.int_rows(norm_route.route.ids.id);
   args.weights = memory.rows(norm_route.route.weights.id);
   args.mailbox = context.mailbox();
-  if (context.produces != nullptr) args.selected = context.mailbox(*context.produces).slots;
+  const bool sums =
+      context.produces != nullptr && mixture::sums_experts(program, norm_route.route.ids.id, context.sizes());
+  if (context.produces != nullptr && !sums) args.selected = context.mailbox(*context.produces).slots;
   if (context.consumes != nullptr) {
     args.sums = reinterpret_cast<const unsigned long long*>(context.consumes->at);
     args.clear = reinterpret_cast<unsigned long long*>(context.consumes->clear);
@@ -154,6 +156,10 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
   }
   args.has_shares = static_cast<bool>(shared_router);
   args.columns = routed.gate.columns, args.blocks = shape.blocks, args.lanes = shape.lanes;
+  if (sums && args.sums != nullptr) {
+    return mixture::launch_mixture_of(program, std::get<MoeDownAdd>(context.produces->other->args), context,
+                                      args, routed.gate.type, shared_type(program, experts));
+  }
   // A task of the shared matrix is one of all rows, and often of a finer type.
   const int shared_tasks = args.shared.slots * args.shared.tasks * static_cast<int>(rows) * 5 / 4;
   const int tasks = shared_tasks + args.routed.slots * args.routed.tasks;
@@ -168,28 +174,31 @@ void launch_rows(const Program& program, const Op& record, const Context& contex
     if constexpr (gemv_rows::is_compiled(Routed))
       gemv_rows::launch_rows<Routed>(context, shared_type(program, experts), args, launched);
   });
+  if (!sums) return;
+  Context behind = context;
+  behind.consumes = nullptr, behind.produces = context.produces->behind;
+  kMoeDownAddRows.launch(program, *context.produces->other, behind);
 }
 
 std::optional<FormSpec> produces(const Program& program, const Op& record, const Sizes& sizes) {
-  return given_selection(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
+  return mixture::given_to_down(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
 }
 std::optional<FormSpec> consumes(const Program& program, const Op& record, const Sizes&) {
   const auto& [route, experts, shared_router] = std::get<NormMoeGateUp>(record.args);
   const int64_t logits = program[route.router.id].shape[1] + (shared_router ? 1 : 0);
   return FormSpec{Form::RouterSums, route.in.id, RouterSums::all_slots(logits) * int64_t{sizeof(uint64_t)}};
 }
-std::optional<FormSpec> produces_of_one(const Program& program, const Op& record, const Sizes& sizes) {
-  return mixture::given_to_down(program, std::get<NormMoeGateUp>(record.args).route.route.ids.id, sizes);
-}
 MailboxNeeds mailbox(const Program& program, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMoeGateUp>(record.args);
   const bool sums = mixture::sums_experts(program, op.route.route.ids.id, sizes);
   return {.flagged =
-              std::max<int64_t>(routed::kMostParts, sums ? mixture::slots_of_mixture(program, op) : 0)};
+              std::max<int64_t>(routed::kMostParts, sums ? mixture::slots_of_mixture(program, op, 1) : 0)};
 }
 MailboxNeeds mailbox_of_rows(const Program& program, const Op& record, const Sizes& sizes) {
-  const NormRoute& route = std::get<NormMoeGateUp>(record.args).route;
-  return {.flagged = slots_of_logits(sizes.rows, program[route.router.id].shape[1])};
+  const auto& op = std::get<NormMoeGateUp>(record.args);
+  const bool sums = mixture::sums_experts(program, op.route.route.ids.id, sizes);
+  return {.flagged = std::max(slots_of_logits(sizes.rows, program[op.route.router.id].shape[1]),
+                              sums ? mixture::slots_of_mixture(program, op, sizes.rows) : 0)};
 }
 
 }  // namespace
@@ -209,7 +218,7 @@ const Kernel kNormMoeGateUp{"norm, router, selection and gated gemv of experts",
                             serves_norm_moe_gate_up,
                             launch_norm_moe_gate_up,
                             nullptr,
-                            produces_of_one,
+                            produces,
                             consumes,
                             mailbox};
 
