@@ -169,8 +169,6 @@ void read_linear_attention(Keys& keys, Linear kind, Spec& spec) {
   spec.taps = keys.required("ssm.conv_kernel", 2, 64);
   if (spec.linear_layers() == spec.layers)
     keys.refuse("every layer has linear attention, expected one at least that attends to all positions");
-  // Positions of text are the same in all sections.
-  keys.known({"rope.dimension_sections"});
 }
 
 /// YaRN's frequencies, and the result: the root of what it multiplies the scores by, 1 + m ln(factor).
@@ -211,6 +209,8 @@ void read_rope(Keys& keys, Spec& spec) {
   } else {
     keys.refuse("rope.scaling.type is \"{}\", expected \"none\" or \"yarn\"", gguf::printable(type));
   }
+  // Of models that see images, too: a text's positions are the same in all sections.
+  if (rope.pairs == program::RopePairs::Halves) keys.known({"rope.dimension_sections"});
   const auto key_columns = static_cast<double>(std::max<int64_t>(1, spec.key()));
   spec.attention_scale = static_cast<float>(mscale * mscale / std::sqrt(key_columns));
 }
@@ -284,6 +284,15 @@ void read_experts(const gguf::File& file, Keys& keys, bool normalised, Spec& spe
   }
 }
 
+/// What general.type calls files of the format that are no models.
+struct NoModel {
+  std::string_view type;
+  const char* what;
+};
+constexpr NoModel kNoModels[] = {{"adapter", "changes to a model (LoRA), to be merged into it first"},
+                                 {"mmproj", "the part of a model that sees images"},
+                                 {"imatrix", "statistics to quantise a model by"}};
+
 std::string architecture_names() {
   std::string text;
   for (const Architecture& row : kArchitectures)
@@ -295,11 +304,18 @@ std::string architecture_names() {
 
 Spec Spec::read(const gguf::File& file, Problems& problems) {
   Spec spec;
+  std::string_view type;
   try {
+    type = file.string("general.type").value_or("");
     spec.architecture = file.string("general.architecture").value_or("");
     spec.name = file.string("general.name").value_or("");
   } catch (const Error& error) {
     problems.add("{}", error.what());
+  }
+  const auto* no_model = std::ranges::find(kNoModels, type, &NoModel::type);
+  if (no_model != std::end(kNoModels)) {
+    problems.add("general.type is \"{}\": {}; expected a model", type, no_model->what);
+    return spec;
   }
   const Architecture* architecture = find_architecture(spec.architecture);
   if (architecture == nullptr) {

@@ -14,6 +14,14 @@ bool begins(const text::Vocab& vocab) {
   return vocab.model == "gpt2" && text::pretokenizer_row(vocab.pre).begins;
 }
 
+/// Byte-level BPE that would make single bytes of every text though it has other tokens, and nobody is told.
+bool lacks_merges(const text::Vocab& vocab) {
+  if (vocab.model != "gpt2" || !vocab.merges.empty()) return false;
+  const auto others = std::ranges::count_if(
+      vocab.types, [](text::TokenType type) { return type != text::TokenType::Normal; });
+  return std::ssize(vocab.tokens) - others > 256;
+}
+
 }  // namespace
 
 std::optional<std::string> vocabulary_warning(const gguf::File& file) {
@@ -50,6 +58,11 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
     for (const double score : file.numbers(prefix + "scores").value_or(std::vector<double>{})) {
       vocab.scores.push_back(static_cast<float>(score));
     }
+    if (vocab.model.empty()) fail("tokenizer.ggml.model is missing: the file has no vocabulary");
+    if (lacks_merges(vocab))
+      fail(
+          "tokenizer.ggml.merges is missing: without it texts become single bytes, whatever tokens there "
+          "are");
     vocab.bos = id("bos"), vocab.eos = id("eos"), vocab.eot = id("eot"), vocab.eom = id("eom");
     // ollama's early files name the ends of a turn in one array alone, and give no or another pre-tokenizer.
     const auto ends = file.integers(prefix + "eos_token_ids").value_or(std::vector<int64_t>{});

@@ -205,6 +205,15 @@ class Finder {
     return rows ? find_as(*tensor, {1, columns, 1, 1}, 1, 1, columns) : vector(full, columns);
   }
 
+  /// A matrix a head; the conversions of spring 2025 have the rows of all heads in one.
+  TensorId matrix_a_head(const char* name, int64_t rows, int64_t columns) {
+    const gguf::Tensor* tensor = file_.tensor(at(name));
+    const std::array<int64_t, 4> together = {columns, spec_.heads * rows, 1, 1};
+    return tensor != nullptr && tensor->shape == together
+               ? find_as(*tensor, together, spec_.heads, rows, columns)
+               : find(at(name), spec_.heads, rows, columns);
+  }
+
   void latent_attention(Layer& l) {
     const int64_t query_columns = spec_.heads * spec_.key();
     if (spec_.q_lora > 0) {
@@ -225,8 +234,8 @@ class Finder {
       l.v_b = view(both, "attn_kv_b:v", spec_.heads, spec_.value, spec_.nope, head_rows);
       l.k_b_reduce = program::Reduce::Rows;
     } else {
-      l.k_b = find(at("attn_k_b"), spec_.heads, spec_.kv_lora, spec_.nope);
-      l.v_b = find(at("attn_v_b"), spec_.heads, spec_.value, spec_.kv_lora);
+      l.k_b = matrix_a_head("attn_k_b", spec_.kv_lora, spec_.nope);
+      l.v_b = matrix_a_head("attn_v_b", spec_.value, spec_.kv_lora);
     }
     l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
   }

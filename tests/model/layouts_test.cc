@@ -105,6 +105,30 @@ TEST(Keys, ThoseThatSayNothingNewAreNot) {
             "");
 }
 
+TEST(Keys, FilesThatAreNoModelsAreRefusedByTheirType) {
+  for (const char* type : {"adapter", "mmproj", "imatrix"}) {
+    const std::string error = Copy("qwen3")
+                                  .set("general.type", std::string(type))
+                                  .remove("qwen3.block_count")
+                                  .set("general.architecture", std::string("clip"))
+                                  .error();
+    EXPECT_THAT(error, AllOf(HasSubstr(fmt::format("general.type is \"{}\"", type)),
+                             HasSubstr("expected a model"), Not(HasSubstr("problems"))));
+  }
+  EXPECT_EQ(Copy("qwen3").set("general.type", std::string("model")).error(), "");
+}
+
+/// GLM-4.5V's and 4.6V's text models say which columns turn by which of an image's positions.
+TEST(Keys, SectionsOfPositionsAreNothingToATextWhereHalvesTurn) {
+  const std::vector<int32_t> sections = {4, 6, 6, 0};
+  const auto program = [](const Copy& copy) { return program::dump(copy.load().program); };
+  EXPECT_EQ(program(Copy("glm4moe-q4_k_m", "tests/golden/make_moe.py")
+                        .set("glm4moe.rope.dimension_sections", sections)),
+            program(Copy("glm4moe-q4_k_m", "tests/golden/make_moe.py")));
+  EXPECT_THAT(Copy("glm").set("deepseek2.rope.dimension_sections", sections).error(),
+              HasSubstr("deepseek2.rope.dimension_sections is not supported"));
+}
+
 TEST(Keys, AnotherActivationIsRefused) {
   EXPECT_THAT(Copy("llama").set("llama.hidden_activation", std::string("gelu")).error(),
               HasSubstr("llama.hidden_activation is \"gelu\", expected \"silu\""));
@@ -271,6 +295,38 @@ TEST(Vocabulary, OfOllamasEarlyFilesIsMended) {
   EXPECT_FALSE(tokenizer.ends_generation(18));
   gguf::Writer(path, ollama_vocabulary("deepseek2")).finish();
   EXPECT_THROW(model::load_tokenizer(gguf::File::open(path)), Error) << "an unknown pre-tokenizer";
+}
+
+/// Nothing would be wrong with it but all that it says.
+TEST(Vocabulary, WithoutMergesIsRefused) {
+  const CommandFolder folder("merges");
+  const std::string path = folder.path("v");
+  const auto problem = [&](std::vector<std::string> tokens, std::vector<int32_t> types, const char* lacks) {
+    gguf::WritePlan plan = ollama_vocabulary("glm4moelite");
+    std::erase_if(plan.metadata, [&](const WriteEntry& entry) {
+      return entry.key == lacks || entry.key.ends_with("tokens") || entry.key.ends_with("token_ids");
+    });
+    plan.metadata.push_back({"tokenizer.ggml.tokens", std::move(tokens)});
+    if (!types.empty()) plan.metadata.push_back({"tokenizer.ggml.token_type", std::move(types)});
+    gguf::Writer(path, plan).finish();
+    try {
+      model::load_tokenizer(gguf::File::open(path));
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  const std::string missing = path + ": tokenizer.ggml.merges is missing", key = "tokenizer.ggml.merges";
+  std::vector<std::string> tokens = text::ToyVocab().tokens;
+  EXPECT_EQ(problem(tokens, {}, key.c_str()), "") << "bytes alone need none";
+  tokens.push_back("he");
+  EXPECT_THAT(problem(tokens, {}, key.c_str()), HasSubstr(missing));
+  EXPECT_THAT(problem(tokens, {}, ""), HasSubstr(missing)) << "an empty list";
+  std::vector<int32_t> types(257, 1);
+  EXPECT_THAT(problem(tokens, types, ""), HasSubstr(missing));
+  types.back() = 3;
+  EXPECT_EQ(problem(tokens, types, ""), "") << "a control token needs none";
+  EXPECT_THAT(problem(tokens, types, "tokenizer.ggml.model"), HasSubstr("tokenizer.ggml.model is missing"));
 }
 
 /// Models with linear attention, whose layers have it by these keys and tensors.

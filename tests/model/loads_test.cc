@@ -30,7 +30,7 @@ const std::map<std::string, std::string> kModels = {
     {"qwen35moe", "Qwen3.5-35B-A3B, Qwen3.6-35B-A3B, Qwen3.5-122B-A10B, Qwen3.5-397B-A17B"},
     {"kimi-linear", "Kimi-Linear-48B-A3B"},
     {"gpt-oss", "gpt-oss-20b, gpt-oss-120b"},
-    {"glm4moe", "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7"},
+    {"glm4moe", "GLM-4.5, GLM-4.5-Air, GLM-4.6, GLM-4.7; the text of GLM-4.5V and 4.6V"},
 };
 
 struct Row {

@@ -58,6 +58,7 @@ FILES = {name: (name, {}) for name in MODELS} | {
     "glm-fused": ("glm", dict(fused=True)),
     "glm-unsplit": ("glm", dict(unsplit=True)),
     "glm-ollama": ("glm", dict(ollama=True)),
+    "glm-ik": ("glm", dict(ik=True)),
     "glm-widths": ("glm", dict(widths=True)),
     "glm-mtp": ("glm", dict(mtp=True)),
     "glm-mtp-experts": ("glm", dict(mtp=True, mtp_experts=True)),
@@ -219,13 +220,13 @@ def latent_keys(c, layout):
     lengths = {"": absorbed, "_mla": own}
     if layout.get("ollama"):  # early files of ollama swapped them
         lengths = {"": own, "_mla": absorbed}
-    if layout.get("unsplit"):  # older than the absorbed form
+    if layout.get("unsplit") or layout.get("ik"):  # older than the absorbed form, or of ik_llama.cpp's converter
         lengths = {"": own}
     keys = [("block_count", "u32", c["layers"] + bool(layout.get("mtp"))), ("context_length", "u32", 202752),
             ("embedding_length", "u32", c["dim"]), ("feed_forward_length", "u32", c["ff"]),
             ("leading_dense_block_count", "u32", c["dense"]), ("vocab_size", "u32", c["vocab"]),
             ("attention.head_count", "u32", c["heads"]),
-            ("attention.head_count_kv", "u32", c["heads"] if layout.get("ollama") else 1),
+            ("attention.head_count_kv", "u32", c["heads"] if layout.get("ollama") or layout.get("ik") else 1),
             ("attention.layer_norm_rms_epsilon", "f32", c["eps"]), ("attention.kv_lora_rank", "u32", c["kv_lora"]), ("rope.dimension_count", "u32", c["rope_dim"]),
             ("rope.freq_base", "f32", c["theta"]), ("expert_count", "u32", c["experts"]),
             ("expert_used_count", "u32", c["used"]), ("expert_shared_count", "u32", c["shared"]),
@@ -273,9 +274,12 @@ def arranged(c, t, layout):
     tensors = dict(t.all)
     for i in range(c["layers"]):
         b = f"blk.{i}."
-        if layout.get("unsplit"):
+        if layout.get("unsplit") or layout.get("ik"):
             (heads, lora, nope), _, k = tensors.pop(b + "attn_k_b.weight")
             (_, value, _), _, v = tensors.pop(b + "attn_v_b.weight")
+            if layout.get("ik"):  # split as well, all heads in one matrix
+                tensors[b + "attn_k_b.weight"] = ((heads * lora, nope), "F16", k)
+                tensors[b + "attn_v_b.weight"] = ((heads * value, lora), "F16", v)
             k = k.view("<f2").reshape(heads, lora, nope).transpose(0, 2, 1)
             both = np.concatenate([k, v.view("<f2").reshape(heads, value, lora)], 1)
             shape = (heads * (nope + value), lora)
