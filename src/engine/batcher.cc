@@ -1,6 +1,7 @@
 #include "engine/batcher.h"
 
 #include <algorithm>
+#include <limits>
 #include <new>
 #include <utility>
 
@@ -18,6 +19,13 @@ size_t columns_of(const program::Program& program) {
 
 Batch batch_for(const EngineOptions& options, int64_t rows) {
   return {rows, options.max_sequences, static_cast<int32_t>(KvPool::pages_for(options.context))};
+}
+
+/// Whether there is anything to draw from: what a damaged file gives is not.
+bool any_number(const program::RowResult& row, size_t vocabulary) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  if (row.logits.empty()) return row.top.front().token >= 0;
+  return std::ranges::any_of(row.logits.first(vocabulary), [](float logit) { return logit > kNone; });
 }
 
 }  // namespace
@@ -257,7 +265,7 @@ bool Batcher::top_suffices(const Job& job) const {
          job.sampler->draws_from_top();
 }
 
-// No token: the constraint leaves none.
+// No token: the constraint leaves none, or there is nothing to draw from.
 std::optional<int32_t> Batcher::draw(Job& job, const program::RowResult& row) {
   text::TokenConstraint* constraint = job.request.constraint.get();
   std::span<const uint32_t> allowed;
@@ -267,6 +275,7 @@ std::optional<int32_t> Batcher::draw(Job& job, const program::RowResult& row) {
   }
   const int32_t token = row.logits.empty() ? job.sampler->sample(row.top)
                                            : job.sampler->sample(row.logits.first(vocabulary_), allowed);
+  if (token == 0 && !any_number(row, vocabulary_)) return std::nullopt;
   if (constraint != nullptr && !constraint->accept(token)) return std::nullopt;
   job.sampler->accept(token);
   return token;
@@ -336,14 +345,18 @@ void Batcher::take_token(Job& job, const program::RowResult& row, int64_t time_n
   std::optional<int32_t> token = timed_draw(job, row);
   if (token && job.drafted_next >= 0 && job.request.accepts) token = simulated(job, *token);
   if (!token)
-    return finish(job, Finish::Error, "the constraint on the answer leaves no token that may follow");
+    return finish(job, Finish::Error,
+                  any_number(row, vocabulary_)
+                      ? "the constraint on the answer leaves no token that may follow"
+                      : "no logit of the model is a number: its file may be damaged");
   if (result.generated_tokens == 0) job.first_token_ns = time_ns;
   ++result.generated_tokens;
   ++totals_.generated_tokens_total;
   logprobs_.clear();
   if (job.request.top_logprobs >= 0)
     log_probabilities(row.logits.first(vocabulary_), *token, job.request.top_logprobs, logprobs_);
-  TokenEvent event{job.id, *token, {}, logprobs_, time_ns, result.generated_tokens - 1};
+  TokenEvent event{
+      job.id, *token, {}, logprobs_, time_ns, result.generated_tokens - 1, result.accepted_tokens};
   if (!job.request.ignore_end && tokenizer_.ends_generation(*token)) {
     job.listener->on_end_token(event);
     return finish(job, Finish::EndToken);

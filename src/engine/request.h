@@ -98,8 +98,9 @@ struct TokenEvent {
   std::string_view text;
   /// If asked for: the token's own first, then the likeliest in order (the token may be among them).
   std::span<const TokenLogprob> logprobs;
-  int64_t time_ns;  ///< base/clock.h, the same for all tokens of a step
-  int64_t index;    ///< 0, 1, ... of this request's tokens
+  int64_t time_ns;   ///< base/clock.h, the same for all tokens of a step
+  int64_t index;     ///< 0, 1, ... of this request's tokens
+  int64_t accepted;  ///< of the tokens before it: drafted, and right
 };
 
 /// Who hears what becomes of a request. All calls come from the thread that steps (an Engine's own), one

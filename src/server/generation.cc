@@ -39,6 +39,8 @@ class Generation::Ear : public engine::Listener {
     generation_->hear({.choice = choice_,
                        .token = event.token,
                        .text = std::string(event.text),
+                       .accepted = event.accepted,
+                       .time_ns = event.time_ns,
                        .logprobs = {event.logprobs.begin(), event.logprobs.end()}});
   }
   void on_prompt_token(engine::RequestId, int64_t, std::span<const engine::TokenLogprob> logprobs) override {
@@ -219,6 +221,7 @@ void Generation::take(News& news) {
     return;
   }
   if (!news.result) {
+    if (news.of == News::Of::Answer) choice.drawn.add(news.accepted, news.time_ns);
     if (news.choice == 0) record_->says(news.token);
     if (parsers_[news.choice] && parsers_[news.choice]->thinking()) ++choice.reasoning_tokens;
     if (keeps_tokens_) {
@@ -339,6 +342,9 @@ void Generation::end(size_t choice, engine::Result result) {
   if (ended.cut) {  // what the engine heard is that it was cancelled
     ended.result.finish = ended.stop.empty() ? engine::Finish::EndToken : engine::Finish::StopString;
     ended.result.stop = ended.stop;
+    ended.result.generated_tokens = ended.drawn.tokens;  // and went on for some steps
+    ended.result.accepted_tokens = ended.drawn.accepted;
+    ended.result.decode_ns = ended.drawn.last_ns - ended.drawn.first_ns;
   }
   const engine::Finish finish = ended.result.finish;
   const bool failed = finish == engine::Finish::Error || finish == engine::Finish::Shutdown ||

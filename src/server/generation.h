@@ -57,12 +57,24 @@ struct GenerationPlan {
   std::shared_ptr<ConstraintUse> constraint_use = {};
 };
 
+/// Tokens up to the one that cut a choice, which the engine hears of later.
+struct Drawn {
+  int64_t tokens = 0, accepted = 0;
+  int64_t first_ns = 0, last_ns = 0;
+
+  void add(int64_t accepted_before, int64_t time_ns) {
+    if (tokens++ == 0) first_ns = time_ns;
+    accepted = accepted_before, last_ns = time_ns;
+  }
+};
+
 /// What a choice has written so far.
 struct Choice {
   text::ParsedOutput output;
   std::vector<TokenInfo> tokens;  ///< of the content, where log-probabilities were asked for
   std::vector<TokenInfo> prompt;  ///< the prompt's, where these were; the first has none
   int64_t reasoning_tokens = 0;
+  Drawn drawn;
   engine::Result result;  ///< once it has ended
   bool ended = false;
   bool cut = false;       ///< a stop text or its first call was the end, whatever the model still writes
@@ -120,6 +132,7 @@ class Generation : public std::enable_shared_from_this<Generation> {
     int32_t token = 0;
     std::string text = {};
     enum class Of : uint8_t { Answer, Prompt, End } of = Of::Answer;  ///< what the token is of
+    int64_t accepted = 0, time_ns = 0;                                ///< of the answer's token
     std::vector<engine::TokenLogprob> logprobs = {};
     std::optional<engine::Result> result = {};
     std::optional<PromptProgress> progress = {};

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <functional>
 #include <future>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <semaphore>
@@ -604,6 +605,38 @@ TEST(Engine, ADeviceThatFailsEndsEverythingWithAnError) {
   EXPECT_EQ(listener->result.error, "the device is gone");
   EXPECT_THROW(running.submit(letters(10, 5)), Unavailable);
   EXPECT_TRUE(running.engine.drain(10));
+}
+
+/// A damaged model's: the same letter three times, then nothing that is a number.
+class Damaged : public Endless {
+ public:
+  void run(const program::Step& step, Said& said) override {
+    Endless::run(step, said);
+    if (step.input.outputs() > 0 && ++outputs > 3) std::ranges::fill(said.logits, nothing);
+  }
+  float nothing = std::numeric_limits<float>::quiet_NaN();
+  int outputs = 0;
+};
+
+TEST(Engine, AnAnswerEndsWithAnErrorWhereNoLogitIsANumber) {
+  for (const float nothing :
+       {std::numeric_limits<float>::quiet_NaN(), -std::numeric_limits<float>::infinity()}) {
+    for (const float temperature : {0.0f, 0.8f}) {
+      for (const int32_t top_k : {0, 40}) {
+        On<Damaged> damaged;
+        damaged.executable.nothing = nothing;
+        Request request = letters(10, 20);
+        request.sampling.temperature = temperature;
+        request.sampling.top_k = top_k;
+        const auto listener = std::make_shared<Recorder>();
+        damaged.engine.submit(std::move(request), listener);
+        EXPECT_EQ(listener->wait().finish, Finish::Error);
+        EXPECT_EQ(listener->result.error, "no logit of the model is a number: its file may be damaged");
+        EXPECT_EQ(listener->text, "aaa");
+        EXPECT_EQ(listener->result.generated_tokens, 3);
+      }
+    }
+  }
 }
 
 /// Takes steps ahead, and fails at the end of the third while a fourth has begun.

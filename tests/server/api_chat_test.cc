@@ -261,6 +261,36 @@ TEST_F(Api, ChatStopsWhereAsked) {
   EXPECT_EQ(choice["message"]["content"], "");
 }
 
+/// The model goes on until the engine hears that the answer was cut; a token is a byte here.
+TEST_F(Api, TokensBehindTheCutOfAnAnswerAreNotCounted) {
+  const std::string further(3000, 'x');
+  const std::string stopped = "</think>one two", called = kCalls.substr(0, kCalls.find("<tool_call>clock"));
+  const struct {
+    std::string text;
+    json body;
+    const char* usage;
+  } cases[] = {{stopped, {{"stop", "two"}}, "completion_tokens"},
+               {called, {{"tools", kTools}, {"parallel_tool_calls", false}}, "completion_tokens"}};
+  for (const auto& [text, body, usage] : cases) {
+    const auto count = static_cast<int>(text.size());
+    say(text + further);
+    const json answer = post("/v1/chat/completions", chat(body)).json();
+    EXPECT_EQ(answer["usage"]["completion_tokens"], count) << answer;
+    EXPECT_EQ(answer["timings"]["predicted_n"], count);
+    EXPECT_GT(answer["timings"]["predicted_ms"], 0);
+    say(text + further);
+    json streamed = chat(body);
+    streamed["stream"] = true, streamed["stream_options"] = {{"include_usage", true}};
+    EXPECT_EQ(chunks(post("/v1/chat/completions", streamed)).back()["usage"]["completion_tokens"], count);
+  }
+  say(stopped + further);
+  const json message = post("/v1/messages", {{"max_tokens", 2000},
+                                             {"stop_sequences", {"two"}},
+                                             {"messages", {{{"role", "user"}, {"content", "?"}}}}})
+                           .json();
+  EXPECT_EQ(message["usage"]["output_tokens"], static_cast<int>(stopped.size())) << message;
+}
+
 TEST_F(Api, StopTextsAreThoseOfTheContent) {
   const json stop = {{"stop", {"END"}}};
   const auto choice_of = [&](const json& body) {

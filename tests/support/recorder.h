@@ -22,6 +22,7 @@ class Recorder : public engine::Listener {
   std::vector<float> logprobs;                            ///< all of all tokens, in their order
   std::vector<std::vector<engine::TokenLogprob>> prompt;  ///< of the prompt's tokens from the second on
   int end_tokens = 0;
+  int64_t accepted = 0;  ///< as the last token said
   std::vector<int64_t> times_ns;
   engine::Result result;
   int ends = 0;
@@ -29,7 +30,7 @@ class Recorder : public engine::Listener {
 
   void on_token(const engine::TokenEvent& event) override {
     EXPECT_EQ(ends, 0) << "a token after the end";
-    EXPECT_EQ(event.index, std::ssize(tokens));
+    hear(event);
     text += event.text;
     tokens.push_back(event.token);
     times_ns.push_back(event.time_ns);
@@ -43,13 +44,14 @@ class Recorder : public engine::Listener {
     EXPECT_EQ(index, std::ssize(prompt));
   }
   void on_end_token(const engine::TokenEvent& event) override {
-    EXPECT_EQ(event.index, std::ssize(tokens));
+    hear(event);
     ++end_tokens;
   }
   void on_end(engine::RequestId, std::string_view rest, const engine::Result& how) override {
     text += rest;
     const std::lock_guard lock(mutex_);
     EXPECT_EQ(++ends, 1);
+    EXPECT_EQ(accepted, how.accepted_tokens);
     result = how;
     ended_.notify_all();
   }
@@ -72,6 +74,13 @@ class Recorder : public engine::Listener {
   }
 
  private:
+  void hear(const engine::TokenEvent& event) {
+    EXPECT_EQ(event.index, std::ssize(tokens));
+    EXPECT_LE(accepted, event.accepted);
+    EXPECT_LE(event.accepted, event.index) << "a token that was not drawn yet";
+    accepted = event.accepted;
+  }
+
   std::mutex mutex_;
   std::condition_variable ended_;
 };
