@@ -78,6 +78,14 @@ bool is_end(std::string_view path, std::string_view name) {
          (path.size() > name.size() && path.ends_with(name) && path[path.size() - name.size() - 1] == '/');
 }
 
+/// A projector of pictures, an importance matrix, or a block of multi-token prediction alone: mtp-MODEL.gguf,
+/// as llama.cpp's converter calls it, or a repository's MTP/MODEL.gguf. path: in small letters.
+bool goes_with_a_model(const std::string& path) {
+  const auto has = [&path](std::string_view text) { return path.find(text) != std::string::npos; };
+  const bool is_block = path.starts_with("mtp/") || path.compare(path.rfind('/') + 1, 4, "mtp-") == 0;
+  return is_block || has("mmproj") || has("imatrix");
+}
+
 bool is_file(const Model& model, std::string_view name) {
   const std::string& path = model.files.front().path;
   return is_end(path, name) || is_end(part_of(path).whole, name);
@@ -98,9 +106,7 @@ std::vector<Model> models_of(const std::vector<File>& files) {
   std::map<std::string, Parts> found;
   for (const File& file : files) {
     const std::string name = with(file.path, small);
-    if (!name.ends_with(kSuffix) || name.find("mmproj") != std::string::npos ||
-        name.find("imatrix") != std::string::npos)
-      continue;
+    if (!name.ends_with(kSuffix) || goes_with_a_model(name)) continue;
     const Part part = part_of(file.path);
     Parts& parts = found[fmt::format("{} of {}", part.whole, part.of)];
     parts.of = part.of;

@@ -18,8 +18,8 @@ struct Model {
   int64_t bytes() const;
 };
 
-/// The models among these files, the smallest first. Projectors of pictures, importance matrices and split
-/// models of which a part is missing are none.
+/// The models among these files, the smallest first. Projectors of pictures, importance matrices, blocks
+/// of multi-token prediction alone and split models of which a part is missing are none.
 std::vector<Model> models_of(const std::vector<File>& files);
 
 /// What suits this machine.

@@ -56,13 +56,20 @@ TEST(Models, AreJoinedFromPartsAndKnownByTheEndsOfNames) {
                                                {"M-Q6_K-00001-of-00002.gguf", 60, ""},  // a part is missing
                                                {"mmproj-M-F16.gguf", 5, ""},
                                                {"M-imatrix.gguf", 4, ""},
+                                               {"mtp-M-Q4_K_M.gguf", 3, ""},
+                                               {"MTP/M-Q8_0.gguf", 3, ""},
+                                               {"x/MTP-M-BF16.gguf", 3, ""},
+                                               {"M-MTP-Q5_K_M.gguf", 50, ""},  // with its block, a model
                                                {"M-MXFP4_MOE.gguf", 43, ""},
                                                {"q4_k_m.gguf", 42, ""},
                                                {"tale.gguf", 7, ""},
                                                {"README.md", 1, ""}});
   EXPECT_THAT(quants(models),
-              ElementsAre("tale", "IQ4_XS", "Q4_K_M", "MXFP4_MOE", "UD-Q4_K_XL", "Q8_0", "BF16"));
+              ElementsAre("tale", "IQ4_XS", "Q4_K_M", "MXFP4_MOE", "UD-Q4_K_XL", "Q5_K_M", "Q8_0", "BF16"));
   EXPECT_EQ(models.back().bytes(), 160);
+  // A folder of one's own may be called so.
+  EXPECT_THAT(quants(models_of({{"/srv/mtp/M-Q8_0.gguf", 80, ""}, {"/srv/mtp/mtp-M-Q8_0.gguf", 3, ""}})),
+              ElementsAre("Q8_0"));
   ASSERT_EQ(models.back().files.size(), 2u);
   EXPECT_EQ(models.back().files.front().path, "BF16/M-BF16-00001-of-00002.gguf");
 }
