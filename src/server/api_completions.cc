@@ -109,7 +109,8 @@ GenerationPlan read_completion(const Json& body, const Service& service, Complet
   form.schema = text::with_nearest_numbers(std::move(form.schema));
   const auto constraint = constraint_of(service, form);
   const auto prompts = read_prompts(fields.any("prompt"), service);
-  fields.ignore({"user", "store", "metadata", "service_tier", "keep_alive", "id_slot", "timings_per_token"});
+  fields.ignore({"user", "store", "metadata", "service_tier", "keep_alive", "id_slot", "timings_per_token",
+                 "speculative.n_min", "speculative.p_min"});
   fields.expect("skip_special_tokens", 1);
   fields.finish();
 

@@ -244,6 +244,8 @@ ChatRequest read_chat(const Json& given, const Service& service, ChatOptions& op
                  "provider",
                  "usage",
                  "id_slot",
+                 "speculative.n_min",
+                 "speculative.p_min",
                  "stream_response",
                  "stream_delta_chunk_size",
                  "function_calling",

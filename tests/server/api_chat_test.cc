@@ -44,6 +44,9 @@ TEST_F(Api, PredictionsChangeNothing) {
     ASSERT_EQ(reply.status, 200) << reply.body;
     EXPECT_EQ(reply.json()["choices"][0]["message"]["content"], "Hello, you!");
   }
+  const json pace = {{"speculative.n_max", 3}, {"speculative.n_min", 1}, {"speculative.p_min", 0.5}};
+  EXPECT_EQ(post("/v1/chat/completions", chat(pace)).json()["choices"][0]["message"]["content"],
+            "Hello, you!");
   const auto refused = [this](const json& prediction) {
     const Reply reply = post("/v1/chat/completions", chat({{"prediction", prediction}}));
     EXPECT_EQ(reply.status, 400) << reply.body;
