@@ -47,6 +47,17 @@ class Commands : public testing::Test, public test::CommandFolder {
   }
 };
 
+TEST_F(Commands, InspectCountsTheOpsThatTheDocumentsName) {
+  const std::string page = read_file(SLUICE_SOURCE_DIR "/docs/token.md");
+  const auto ops = [this](const std::string& flag) {
+    const std::string out = run("inspect " + flag + " " SLUICE_SOURCE_DIR "/models/fairy-tales.gguf").out;
+    const size_t end = out.find(" ops, one token"), begin = out.rfind(' ', end - 1) + 1;
+    return out.substr(begin, end - begin);
+  };
+  EXPECT_THAT(page, HasSubstr("that is " + ops("--program") + " ops (`sluice inspect --program"));
+  EXPECT_THAT(page, HasSubstr("by expansions: " + ops("--bound") + " ops (`sluice inspect --bound`)"));
+}
+
 TEST_F(Commands, InspectShowsAProgramCutIntoPlaces) {
   const std::string model = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
   const test::CommandResult even = run("inspect --program --places 2 " + model);
