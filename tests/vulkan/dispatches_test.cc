@@ -44,6 +44,11 @@ TEST(VulkanDispatches, AreSeventeenForSeveralRows) {
   EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 8, 512), 17U);
 }
 
+/// Rows are sorted by experts before each half of these, whose sum is a dispatch of its own.
+TEST(VulkanDispatches, AreTwentyOneWhereExpertsHaveTheirRowsTogether) {
+  EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 16, 512), 21U);
+}
+
 TEST(VulkanDispatches, AreTenInLongContexts) { EXPECT_EQ(dispatches_of_a_layer("glm-q4_k_m", 1, 4096), 10U); }
 
 /// What else a dispatch does takes words of its parameters, which every device has 128 bytes of.
@@ -53,7 +58,7 @@ TEST(VulkanDispatches, HaveRoomForTheirParameters) {
     const Golden golden = golden_case(name, other ? "make_moe.py" : "make.py");
     const program::Program program = legal(model::Model::load(golden.model).program);
     const vulkan::Layout layout(program, {.max_rows = 512, .max_outputs = 8, .cache_pages = 64}, 32, true);
-    for (const int64_t rows : {1, 8, 16, 512}) {
+    for (const int64_t rows : {1, 8, 16, 64, 512}) {
       for (const program::Op& op : program.ops()) {
         for (const auto& dispatch : vulkan::dispatches(layout, op, {rows, 1, 4096})) {
           EXPECT_LE(dispatch.params.size(), vulkan::kMostParams) << program.op_name(op);

@@ -62,7 +62,7 @@ Merge emit_attention(Emit& emit, const Attention& op, bool merges) {
   // Heads of a tile share what is read; more workgroups are quicker, as long as a large device has room for
   // them. Queries stand in the workgroup's memory.
   const int64_t room = std::clamp<int64_t>(kMostQueries / key, 1, kMostHeads);
-  int64_t tile = std::min(is_tiled(emit, emit.sizes.rows) ? room : std::min<int64_t>(room, 4), of_group);
+  int64_t tile = std::min(are_grouped(emit, emit.sizes.rows) ? room : std::min<int64_t>(room, 4), of_group);
   tile = groups(of_group, groups(of_group, tile));
   const auto tiles_of_group = [&] { return (of_group + tile - 1) / tile; };
   while (tile > 1 && cut.count * emit.sizes.rows * op.kv_heads * tiles_of_group() < kWorkgroups) tile /= 2;

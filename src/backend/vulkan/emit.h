@@ -129,6 +129,8 @@ Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, 
 void emit_product(Emit& emit, const ProductOf& product);
 /// Formats whose rows few rows of activations are multiplied with by runs, in eight bits (shaders/runs.glsl).
 bool is_of_runs(const program::Tensor& weight);
+/// Whether the rows of each expert are multiplied together in steps of so many.
+bool are_grouped(const Emit& emit, int64_t rows);
 /// Whether steps of so many rows are multiplied in tiles.
 bool is_tiled(const Emit& emit, int64_t rows);
 void emit_latent_rows(Emit& emit, const LatentRows& latent);

@@ -91,7 +91,7 @@ void emit_several_rows(Emit& emit, const NormMoeGateUp& op) {
 
 void emit(Emit& emit, const NormMoeGateUp& op) {
   // Where rows must not feel each other, a row is normed in one way however many there are.
-  if (is_tiled(emit, emit.sizes.rows) || experts_take_codes(emit, op))
+  if (are_grouped(emit, emit.sizes.rows) || experts_take_codes(emit, op))
     emit_several_rows(emit, op);
   else
     emit_few_rows(emit, op);

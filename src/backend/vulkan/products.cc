@@ -15,8 +15,10 @@ constexpr int64_t kWorkgroup = 256;  ///< of product.comp and down.comp
 constexpr int64_t kRun = 32;         ///< columns
 /// In place of infinity, which not every device has.
 constexpr float kUnlimited = 3.4e38F;
-/// From so many rows on tiles are quicker.
-constexpr int64_t kTiledFrom = 9;
+/// From so many rows on those of an expert are multiplied together, and from so many on tiles are quicker.
+constexpr int64_t kGroupedFrom = 9, kTiledFrom = 65;
+/// Rows that product.comp multiplies together at most.
+constexpr int64_t kMostTogether = 8;
 
 /// Which of its constants says how many quads of its memory rows take; the next one, how many steps.
 constexpr size_t kRoomConstant = 28;
@@ -100,6 +102,10 @@ bool is_of_runs(const Tensor& weight) {
   return std::find(kOfRuns.begin(), kOfRuns.end(), weight.type) != kOfRuns.end();
 }
 
+bool are_grouped(const Emit& emit, int64_t rows) {
+  return rows >= kGroupedFrom && !emit.layout.options.batch_invariant;
+}
+
 bool is_tiled(const Emit& emit, int64_t rows) {
   return rows >= kTiledFrom && !emit.layout.options.batch_invariant;
 }
@@ -162,11 +168,23 @@ int64_t rows_of_tile(const ProductOf& product, int64_t outputs, int64_t experts)
   return few ? kTile / 2 : kTile;
 }
 
-/// Rows of many go to their experts' tiles in the order of experts.
-void add_groups(Emit& emit, const Operand& ids, int64_t experts, uint32_t outputs, int64_t tile,
-                Dispatch& dispatch) {
+/// Rows that product.comp multiplies together of an expert: most experts have no more.
+int64_t rows_of_group(const Operand& ids, int64_t experts) {
+  int64_t tile = 2;
+  while (tile < kMostTogether && tile * experts < 2 * ids.rows * ids.columns) tile *= 2;
+  return tile;
+}
+
+/// Whether an expert's rows are multiplied together.
+bool is_grouped(const Emit& emit, const ProductOf& product) {
+  return product.ids != nullptr && are_grouped(emit, product.out.rows) &&
+         emit[product.weight].shape[0] <= kMostGrouped;
+}
+
+/// Rows go to their experts' tiles in the order of experts.
+void add_groups(Emit& emit, const Operand& ids, int64_t experts, int64_t tile, Dispatch& dispatch) {
   const int64_t entries = ids.rows * ids.columns;
-  const int64_t tiles = (entries + tile - 1) / tile + std::min(experts, entries);
+  const int64_t tiles = std::min(entries, (entries + tile - 1) / tile + experts);
   const uint32_t list = emit.scratch_at(entries), tiles_at = emit.scratch_at(4 + 4 * tiles);
   Dispatch group{.shader = Shader::group};
   group.constants = {static_cast<uint32_t>(experts), u(tile)};
@@ -174,7 +192,7 @@ void add_groups(Emit& emit, const Operand& ids, int64_t experts, uint32_t output
   emit.add(std::move(group));
   emit.wait();
   dispatch.params.insert(dispatch.params.end(), {list, tiles_at, ids.columns});
-  dispatch.groups = {groups(outputs, kTile), static_cast<uint32_t>(tiles), 1};
+  dispatch.groups = {dispatch.groups[0], static_cast<uint32_t>(tiles), 1};
 }
 
 /// Whether codes of rows are what it multiplies.
@@ -186,7 +204,8 @@ bool is_coded(const Emit& emit, const ProductOf& product) {
 /// Rows of a step that an invocation multiplies together.
 int64_t rows_together(const Emit& emit, int64_t rows, bool apart) {
   int64_t together = 1;
-  while (!apart && !emit.layout.options.batch_invariant && together < 8 && together < rows) together *= 2;
+  while (!apart && !emit.layout.options.batch_invariant && together < kMostTogether && together < rows)
+    together *= 2;
   return together;
 }
 
@@ -198,10 +217,9 @@ bool are_coded_once(const Emit& emit, int64_t rows) {
 
 bool takes_codes(const Emit& emit, const ProductOf& product) {
   const int64_t rows = product.out.rows;
-  const bool selected = product.ids != nullptr;
   if (!are_coded_once(emit, rows) || !is_coded(emit, product)) return false;
-  if (is_tiled(emit, rows)) return !selected || emit[product.weight].shape[0] <= kMostGrouped;
-  return !product.by_head && !selected && product.merge == nullptr;
+  if (product.ids != nullptr) return is_grouped(emit, product);
+  return is_tiled(emit, rows) || (!product.by_head && product.merge == nullptr);
 }
 
 Codes emit_codes(Emit& emit, const Operand& in, int64_t columns, int64_t heads, TensorId norm,
@@ -245,7 +263,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
              made = product.codes != nullptr;
   const Operand &in = product.in, &out = product.out;
   const int64_t rows = out.rows, columns = weight.columns(), outputs = weight.shape[1];
-  const bool tiled = is_tiled(emit, rows) && (!selected || weight.shape[0] <= kMostGrouped);
+  const bool grouped = is_grouped(emit, product), tiled = is_tiled(emit, rows) && (!selected || grouped);
   if (product.side != nullptr && tiled) {
     ProductOf alone = product;
     alone.side = nullptr;
@@ -255,7 +273,8 @@ void emit_product(Emit& emit, const ProductOf& product) {
   }
   // Rows of a small matrix of floats, as a router is, keep more workgroups busy apart.
   const bool small = !is_coded(emit, product) && outputs <= kWorkgroup;
-  const int64_t together = rows_together(emit, rows, selected || small);
+  const int64_t together =
+      grouped ? rows_of_group(*product.ids, weight.shape[0]) : rows_together(emit, rows, selected || small);
   const Place added = adds ? product.added->place : Place{}, ids = selected ? product.ids->place : Place{};
   const WeightBytesAt at = bytes_at(weight), gate = gated ? bytes_at(emit[product.gate]) : WeightBytesAt{};
   // Heads of a plain product are more columns; experts may all have the same row.
@@ -263,7 +282,9 @@ void emit_product(Emit& emit, const ProductOf& product) {
   const Place from = made ? Place{product.codes->at, product.codes->row, product.codes->head} : in.place;
   const uint32_t in_head = !by_head || (selected && in.heads == 1) ? 0 : from.head;
   const int64_t each_head = by_head ? out.heads : 1;
-  Shares shares = shares_of(weight, outputs * each_head * groups(rows, together), together, gated);
+  const int64_t at_once = grouped ? std::min<int64_t>(weight.shape[0], rows * product.ids->columns)
+                                  : each_head * groups(rows, together);
+  Shares shares = shares_of(weight, outputs * at_once, together, gated);
   // What is merged, is merged by every workgroup again: few of them have all outputs.
   if (product.merge != nullptr) shares.outputs = 4, shares.ahead = 1;
   Dispatch dispatch{.shader = !tiled ? Shader::product : made ? Shader::tiled_dot4 : Shader::tiled};
@@ -272,9 +293,9 @@ void emit_product(Emit& emit, const ProductOf& product) {
                         selected,        adds,
                         normed,          gated,
                         in.aligned,      columns % 8 == 0};
-  const int64_t tile = made ? rows_of_tile(product, outputs, weight.shape[0]) : kTile;
+  const int64_t tile = !tiled ? together : made ? rows_of_tile(product, outputs, weight.shape[0]) : kTile;
   if (tiled)
-    dispatch.constants.insert(dispatch.constants.end(), {selected, u(tile)});
+    dispatch.constants.insert(dispatch.constants.end(), {grouped, u(tile)});
   else
     dispatch.constants.insert(dispatch.constants.end(), {u(shares.ahead), u(shares.lanes)});
   dispatch.params = {from.at,
@@ -303,12 +324,11 @@ void emit_product(Emit& emit, const ProductOf& product) {
                      bits(product.form.shift)};
   const auto z = static_cast<uint32_t>(each_head);
   dispatch.groups = tiled ? std::array{groups(outputs, kTile), groups(rows, tile), z}
-                          : std::array{output_groups(outputs, shares), groups(rows, together), z};
+                          : std::array{output_groups(outputs, shares), groups(rows, tile), z};
   dispatch.weights[0] = emit.weight(product.weight, kWeightParam);
   if (gated) dispatch.weights[1] = emit.weight(product.gate, kGateParam);
   if (normed) dispatch.weights[2] = emit.vector(product.norm, kNormParam);
-  if (tiled && selected)
-    add_groups(emit, *product.ids, weight.shape[0], static_cast<uint32_t>(outputs), tile, dispatch);
+  if (grouped) add_groups(emit, *product.ids, weight.shape[0], tile, dispatch);
   if (product.side != nullptr) add_side(emit, *product.side, shares, dispatch);
   if (product.merge != nullptr) add_merge(*product.merge, dispatch);
   if (product.choice != nullptr) add_choice(emit, *product.choice, dispatch);
@@ -321,7 +341,7 @@ void emit_product(Emit& emit, const ProductOf& product) {
                            : room_for(together, columns, coded || side_coded, !coded || (side && !side_coded),
                                       gated && shares.outputs > 2 ? 1024 : 1376);
     dispatch.constants.resize(kRoomConstant);
-    dispatch.constants.insert(dispatch.constants.end(), {u(room.quads), u(room.steps), made});
+    dispatch.constants.insert(dispatch.constants.end(), {u(room.quads), u(room.steps), made, grouped});
   }
   if (normed) dispatch.params.resize(kNormParam + 1);
   emit.add(std::move(dispatch));
@@ -334,7 +354,7 @@ bool emit_down_of_many(Emit& emit, const MoeDownAdd& op) {
   constexpr int64_t kMostBytes = int64_t{64} << 20;
   const Operand ids = emit.operand(op.ids.id), out = emit.operand(op.out.id);
   const Tensor& down = emit[op.down.id];
-  if (!is_tiled(emit, out.rows) || down.shape[0] > kMostGrouped ||
+  if (!are_grouped(emit, out.rows) || down.shape[0] > kMostGrouped ||
       out.rows * ids.columns * out.columns * 4 > kMostBytes)
     return false;
   const Operand each = emit.scratch(ids.columns, out.columns);

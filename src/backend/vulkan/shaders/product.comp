@@ -1,9 +1,10 @@
 #version 450
 #extension GL_GOOGLE_include_directive : require
-// Few rows times a matrix. An invocation has some rows of the weight at a time, kLanes of them share these, and
-// take turns at their runs of 32 columns with kAhead of them under way. Rows of activations stand in the
-// workgroup's memory in eight bits (runs.glsl); what is read of weights first is under way meanwhile. Rows of
-// formats without runs are multiplied as floats. Normalising costs nothing here: the sum of squares comes along.
+// Few rows times a matrix: those of a step, or those of an expert. An invocation has some rows of the weight at a
+// time, kLanes of them share these, and take turns at their runs of 32 columns with kAhead of them under way. Rows of
+// activations stand in the workgroup's memory in eight bits (runs.glsl); what is read of weights first is under way
+// meanwhile. Rows of formats without runs are multiplied as floats. Normalising costs nothing here: the sum of squares
+// comes along.
 //
 // What stands beside a product or before it is done here, too, where it would otherwise be a dispatch of its
 // own; at most one of these:
@@ -32,6 +33,7 @@ layout(constant_id = 19) const bool kAppends = false;
 layout(constant_id = 28) const uint kQuads = 128;
 layout(constant_id = 29) const uint kSteps = 128;
 layout(constant_id = 30) const bool kMade = false;  // codes.comp made the rows' codes; they are read where they lie
+layout(constant_id = 31) const bool kGrouped = false;  // rows are an expert's, as group.comp has sorted them
 const uint kBiasSource = 3;
 uint bias_at() { return p.more[5]; }
 #include "coded_rows.glsl"
@@ -44,10 +46,18 @@ shared float parts[kOutputs * (kGated ? 2u : 1u) * kSlots];
 const uint kMergedFours = kMerged == 0u ? 1u : kSteps > 1u ? kSteps * 4u : kQuads;
 shared vec4 merged[kMergedFours];
 
+shared uvec2 grouped[kGrouped ? kRows : 1u];
+// The workgroup's rth row, and which head of it.
+uvec2 row_and_head(uint r, uint first_row, uint rows, uint head) {
+  if (kGrouped) return grouped[r];
+  return uvec2(min(first_row + r, rows - 1u), head);
+}
+
 // What there is of a row in codes, those that are staged or those made before.
-Sixteen sixteen_of(uint r, uint first_row, uint rows, uint each, uint at) {
+Sixteen sixteen_of(uint r, uint first_row, uint rows, uint head, uint each, uint at) {
   if (!kMade) return staged_sixteen(r * each + at);
-  return made_sixteen(p.in_at + min(first_row + r, rows - 1u) * p.in_row, p.columns, at);
+  uvec2 own = row_and_head(r, first_row, rows, head);
+  return made_sixteen(p.in_at + own.x * p.in_row + own.y * p.in_head, p.columns, at);
 }
 
 // What the workgroup's rows have of a head. more: where the partial results of stretches begin.
@@ -88,17 +98,18 @@ void stage_codes(uint first_row, uint rows, uint head, uint begin, uint count, i
   uint each = count / 16u, all = kRows * each;
   if (kMerged > 0u) merge(first_row, rows, head);
   for (uint item = gl_LocalInvocationID.x; item < all; item += kSize) {
-    uint r = item / each, column = begin + item % each * 16u, row = min(first_row + r, rows - 1u);
+    uint r = item / each, column = begin + item % each * 16u;
+    uvec2 own = row_and_head(r, first_row, rows, head);
     vec4 x[4];
     float most = 0;
     [[unroll]] for (uint k = 0; k < 4u; ++k) {
-      x[k] = four_of(row, first_row, head, column + 4u * k);
+      x[k] = four_of(own.x, first_row, own.y, column + 4u * k);
       if (kNormed) {
         [[unroll]] for (uint n = 0; n < kRows; ++n) squares[n] += n == r ? dot(x[k], x[k]) : 0.0;
         x[k] *= norm_weights(column + 4u * k);
       }
       most = max(most, largest_of(x[k]));
-      most = max(most, largest_of(normed_four(row, first_row, head, (column ^ 16u) + 4u * k)));
+      most = max(most, largest_of(normed_four(own.x, first_row, own.y, (column ^ 16u) + 4u * k)));
     }
     put_codes(item, x, most, 1.0);
   }
@@ -109,8 +120,9 @@ void stage_floats(uint first_row, uint rows, uint head, uint begin, uint count, 
   uint each = count / 4u;
   if (kMerged > 0u) merge(first_row, rows, head);
   [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    uvec2 own = row_and_head(r, first_row, rows, head);
     for (uint c = gl_LocalInvocationID.x; c < each; c += kSize) {
-      vec4 x = four_of(min(first_row + r, rows - 1u), first_row, head, begin + 4u * c);
+      vec4 x = four_of(own.x, first_row, own.y, begin + 4u * c);
       if (kNormed) squares[r] += dot(x, x), x *= norm_weights(begin + 4u * c);
       staged[r * each + c] = floatBitsToUint(x);
     }
@@ -155,9 +167,12 @@ void append_rows(uint first_row, uint rows) {
 struct Matrix {
   uint first, row;  // bytes
   uint outputs;
-  uint out_at, out_row;
+  uint out_at, out_row, out_head;
 };
 const uint kSums = kRows * kOutputs;  // output by output
+
+// Whether an expert has fewer rows: its workgroups leave the others out.
+bool is_beyond(uint r, uint first_row, uint rows) { return kGrouped && r > 0u && first_row + r >= rows; }
 
 uint block_at(uint format, uint row, uint run) { return row + block_bytes(format) * (run / runs_of_block(format)); }
 
@@ -206,11 +221,13 @@ void multiply_runs(uint format, uint source, bool gated, Matrix m, uint gates, u
       // What is read of activations serves all outputs.
       uvec2 place = sixteens(format, run) - begin / 16u, gate_place = sixteens(kGateFormat, run) - begin / 16u;
       [[unroll]] for (uint r = 0; r < kRows; ++r) {
-        Sixteen of_a = sixteen_of(r, first_row, rows, each, place.x), of_b = sixteen_of(r, first_row, rows, each, place.y);
+        if (is_beyond(r, first_row, rows)) break;
+        Sixteen of_a = sixteen_of(r, first_row, rows, head, each, place.x);
+        Sixteen of_b = sixteen_of(r, first_row, rows, head, each, place.y);
         Sixteen gate_a = of_a, gate_b = of_b;
         if (gated) {
-          gate_a = sixteen_of(r, first_row, rows, each, gate_place.x);
-          gate_b = sixteen_of(r, first_row, rows, each, gate_place.y);
+          gate_a = sixteen_of(r, first_row, rows, head, each, gate_place.x);
+          gate_b = sixteen_of(r, first_row, rows, head, each, gate_place.y);
         }
         [[unroll]] for (uint i = 0; i < kOutputs; ++i) {
           Decoded w = weights[i];
@@ -251,6 +268,7 @@ void multiply_units(uint format, uint source, bool gated, Matrix m, uint gates, 
       bool is_there = first + lane + k / kOutputs * kLanes < end;
       uvec2 place = (columns8(format, min(first + lane + k / kOutputs * kLanes, end - 1u)) - begin) >> 2;
       [[unroll]] for (uint r = 0; r < kRows; ++r) {
+        if (is_beyond(r, first_row, rows)) break;
         float sum = unit_product(a[k], b[k], r * each, place);
         sums[k % kOutputs * kRows + r] += is_there ? sum : 0.0;
         if (!gated) continue;
@@ -285,6 +303,7 @@ void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint ga
   // Lanes' sums become one.
   uint slot = i / kOutputs, output_ = group * (kSize / kLanes) * kOutputs + i;
   [[unroll]] for (uint r = 0; r < kRows; ++r) {
+    if (is_beyond(r, first_row, rows)) break;
     float factor = norm_factor(squares[r]);
     if (r > 0u) barrier();
     [[unroll]] for (uint k = 0; k < kOutputs; ++k) {
@@ -292,25 +311,38 @@ void multiply(uint format, uint source, bool gated, bool adds, Matrix m, uint ga
       if (gated) parts[(kOutputs + k) * kSlots + i + i / 32u] = gate_sums[k * kRows + r];
     }
     barrier();
-    uint row = first_row + r;
-    if (i < kSize / kLanes * kOutputs && output_ < m.outputs && row < rows) {
+    if (i < kSize / kLanes * kOutputs && output_ < m.outputs && first_row + r < rows) {
       float sum = 0, gate = 0;
       for (uint l = slot * kLanes; l < (slot + 1u) * kLanes; ++l) {
         sum += parts[i % kOutputs * kSlots + l + l / 32u];
         if (gated) gate += parts[(kOutputs + i % kOutputs) * kSlots + l + l / 32u];
       }
       sum *= factor;
-      if (adds) sum += arena.numbers[p.other_at + row * p.other_row + output_];
-      arena.numbers[m.out_at + row * m.out_row + output_] = gated ? swiglu(factor * gate, sum) : sum;
+      uvec2 own = row_and_head(r, first_row, rows, head);
+      if (adds) sum += arena.numbers[p.other_at + own.x * p.other_row + output_];
+      arena.numbers[m.out_at + own.x * m.out_row + own.y * m.out_head + output_] = gated ? swiglu(factor * gate, sum) : sum;
     }
   }
 }
 
 void main() {
-  uint rows = p.rows, first_row = gl_WorkGroupID.y * kRows, head = gl_WorkGroupID.z;
-  if (rows == 0u) rows = step_data.words[p.rows_word];
+  uint rows = p.rows, first_row = gl_WorkGroupID.y * kRows, head = gl_WorkGroupID.z, matrix = head;
+  uint group = gl_WorkGroupID.x;
+  if (kGrouped) {
+    if (!has_tile(gl_WorkGroupID.y)) return;
+    ExpertTile tile = expert_tile(gl_WorkGroupID.y);
+    matrix = tile.expert, first_row = tile.first, rows = tile.end;
+    if (gl_LocalInvocationID.x < kRows)
+      grouped[gl_LocalInvocationID.x] = row_and_choice(min(first_row + gl_LocalInvocationID.x, rows - 1u));
+    barrier();
+  } else if (rows == 0u) {
+    rows = step_data.words[p.rows_word];
+    if (kRows > 1u) {  // groups of rows that multiply the same outputs start one after the other
+      uint at = gl_WorkGroupID.y * gl_NumWorkGroups.x + group;
+      group = at / gl_NumWorkGroups.y, first_row = at % gl_NumWorkGroups.y * kRows;
+    }
+  }
   if (first_row >= rows) return;
-  uint group = gl_WorkGroupID.x, groups = gl_NumWorkGroups.x;
   if (kAppends && head == gl_NumWorkGroups.z - 1u) {
     if (group == 0u) append_rows(first_row, rows);
     return;
@@ -318,18 +350,17 @@ void main() {
   if (kSide) {  // more: from which workgroup on, the matrix, and where its results go
     uint first_group = p.more[0];
     if (group >= first_group) {
-      Matrix side = Matrix(p.more[1], p.more[2], p.more[3], p.more[4], p.more[5]);
+      Matrix side = Matrix(p.more[1], p.more[2], p.more[3], p.more[4], p.more[5], 0);
       multiply(kSideFormat, 3, false, false, side, 0, first_row, rows, 0, group - first_group);
       return;
     }
   }
-  uint matrix = head;
   if (kExperts > 0u) {
     choose(first_row, group == 0u && head == 0u);
     matrix = chosen[head];
-  } else if (kSelected) {
+  } else if (kSelected && !kGrouped) {
     matrix = uint(arena.numbers[p.ids_at + first_row * p.ids_row + head]);
   }
-  Matrix m = Matrix(p.first + matrix * p.matrix, p.row, p.outputs, p.out_at + head * p.out_head, p.out_row);
+  Matrix m = Matrix(p.first + matrix * p.matrix, p.row, p.outputs, p.out_at, p.out_row, p.out_head);
   multiply(kFormat, 0, kGated, kAdds, m, p.gate_first + matrix * p.gate_matrix, first_row, rows, head, group);
 }

@@ -9,7 +9,7 @@ layout(push_constant) uniform Params {
   uint columns, outputs;
   uint rows, rows_word;            // how many rows there are; 0: a word of the step's data says it
   float epsilon, alpha, limit, shift;
-  uint more[7];                    // what else the dispatch does, as product.comp says
+  uint more[7];                    // what else the dispatch does, as product.comp says; or of sorted rows (below)
   uint norm_at;                    // in weights2
 } p;
 
@@ -39,4 +39,18 @@ void load_weights(uint format, uint source, uint at, uint unit, uvec2 c, out vec
 float swiglu(float gate, float up) {
   float g = min(gate, p.limit), u = clamp(up, -p.limit, p.limit);
   return g / (1.0 + exp(-p.alpha * g)) * (u + p.shift);
+}
+
+// Rows that group.comp has sorted by experts. more: the list, its tiles, experts of a row.
+struct ExpertTile {
+  uint expert, first, end;  // places in the list
+};
+bool has_tile(uint tile) { return tile < uint(arena.numbers[p.more[1]]); }
+ExpertTile expert_tile(uint tile) {
+  uint at = p.more[1] + 4u * tile + 4u;
+  return ExpertTile(uint(arena.numbers[at]), uint(arena.numbers[at + 1u]), uint(arena.numbers[at + 2u]));
+}
+uvec2 row_and_choice(uint place) {
+  uint entry = uint(arena.numbers[p.more[0] + place]);
+  return uvec2(entry / p.more[2], entry % p.more[2]);
 }

@@ -10,7 +10,7 @@
 const uint kSize = 256;
 layout(local_size_x = kSize) in;
 
-layout(constant_id = 10) const bool kGrouped = false;  // more: the list, its tiles, experts of a row
+layout(constant_id = 10) const bool kGrouped = false;
 layout(constant_id = 11) const uint kTile = 64;
 const uint kQuads = 1, kSteps = 1;
 #include "coded_rows.glsl"
@@ -101,19 +101,14 @@ void main() {
   uint first_output = gl_WorkGroupID.x * kWidth, head = gl_WorkGroupID.z, i = gl_LocalInvocationID.x;
   uint first_row = gl_WorkGroupID.y * kTile, rows = step_data.words[p.rows_word], matrix = head;
   if (kGrouped) {
-    if (gl_WorkGroupID.y >= uint(arena.numbers[p.more[1]])) return;
-    uint at = p.more[1] + 4u * gl_WorkGroupID.y + 4u;
-    matrix = uint(arena.numbers[at]);
-    first_row = uint(arena.numbers[at + 1u]), rows = uint(arena.numbers[at + 2u]);
+    if (!has_tile(gl_WorkGroupID.y)) return;
+    ExpertTile tile = expert_tile(gl_WorkGroupID.y);
+    matrix = tile.expert, first_row = tile.first, rows = tile.end;
   }
   if (first_row >= rows) return;
   if (i < kTile) {
     uint row = min(first_row + i, rows - 1u);
-    row_and_head[i] = uvec2(row, head);
-    if (kGrouped) {
-      uint entry = uint(arena.numbers[p.more[0] + row]);
-      row_and_head[i] = uvec2(entry / p.more[2], entry % p.more[2]);
-    }
+    row_and_head[i] = kGrouped ? row_and_choice(row) : uvec2(row, head);
   }
   barrier();
   uint output_row = min(first_output + own_output(), p.outputs - 1u);
