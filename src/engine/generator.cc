@@ -64,6 +64,7 @@ Result Generator::run(const Request& request, const std::function<bool(std::stri
     batcher_.cancel(id);
     throw;
   }
+  if (reader->result.finish == Finish::Error) throw Error(reader->result.error);
   return reader->result;
 }
 

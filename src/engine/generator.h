@@ -27,7 +27,8 @@ class Generator {
   /// with what is left; false from it cancels. Tokens that the prompt and an earlier request begin with are
   /// not computed again. on_prompt hears how many of the prompt's tokens have been
   /// read, after each step that reads some. Once `cancel` is true, the request ends and the step that runs is
-  /// given up. Throws Error when the prompt is empty or does not fit into the context.
+  /// given up. Throws Error when the prompt is empty or does not fit into the context, and where nothing can
+  /// be drawn.
   Result run(const Request& request, const std::function<bool(std::string_view)>& on_text,
              const std::atomic<bool>* cancel = nullptr,
              const std::function<void(int64_t done, int64_t total)>& on_prompt = {});

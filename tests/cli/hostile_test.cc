@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <fstream>
 
 #include "support/command.h"
+#include "support/gguf_copy.h"
 #include "support/golden.h"
 #include "support/small_model.h"
 
@@ -60,6 +62,19 @@ TEST_F(Hostile, TheSmallFilesAreSound) {
     EXPECT_TRUE(survives(small_file(name))) << name;
 }
 
+TEST_F(Hostile, AnAnswerWithoutNumbersIsAnError) {
+  small_file();
+  test::GgufCopy copy(gguf::File::open(path("small.gguf")));
+  for (size_t i = 0; i < copy.bytes.size(); ++i)  // a float32 of all bits is none
+    if (copy.plan.tensors[i].name == "output_norm.weight") std::ranges::fill(copy.bytes[i], std::byte{0xFF});
+  copy.write(path("m.gguf"));
+  for (const char* drawn : {"0", "1"}) {
+    const test::CommandResult result = run("run -m " + path("m.gguf") + " -p A -n 3 --temp " + drawn);
+    EXPECT_EQ(result.code, 1);
+    EXPECT_THAT(result.err, HasSubstr("sluice: no logit of the model is a number"));
+  }
+}
+
 TEST_F(Hostile, EveryTruncationIsAnError) {
   const std::string whole = small_file();
   for (size_t size = 0; size < whole.size(); size += 1 + size / 9) {
@@ -110,7 +125,8 @@ TEST_F(Hostile, WeightsOfNothingButNaN) {
     std::fill(damaged.begin() + static_cast<std::ptrdiff_t>(damaged.size() * 2 / 3), damaged.end(), byte);
     const std::string model = write(damaged);
     for (const char* backend : {"cpu", "ref"}) {
-      EXPECT_TRUE(survives(damaged, {"run", "-m", model, "-n", "3", "--backend", backend}));
+      EXPECT_EQ(survives(damaged, {"run", "-m", model, "-n", "3", "--backend", backend}), byte == '\x00')
+          << "a text of no numbers";
       std::ofstream(path("t.json")) << R"({"tokens": [1, 2, 3]})";
       EXPECT_TRUE(survives(damaged, {"logits", "-m", model, "--tokens", path("t.json"), "-o", path("l"),
                                      "--backend", backend}));

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <limits>
 #include <random>
 #include <set>
 
@@ -110,6 +112,17 @@ TEST(Generator, EndsForEachReason) {
   EXPECT_EQ(filled.result.finish, Finish::ContextFull);
   EXPECT_EQ(filled.text, "abcd");  // rows 2 to 4 of the context, and the token after them
   EXPECT_EQ(generate(none, {.prompt = {'x'}, .max_tokens = 0}).text, "");
+}
+
+TEST(Generator, ThrowsWhereNothingCanBeDrawn) {
+  class Nothing : public Script {
+   public:
+    Nothing() : Script("") {}
+    void run(const program::Step&, Said& said) override {
+      std::ranges::fill(said.logits, std::numeric_limits<float>::quiet_NaN());
+    }
+  } nothing;
+  EXPECT_THROW(generate(nothing, {.prompt = {'x'}}), Error);
 }
 
 TEST(Generator, CancelsWhenTheReaderSaysSo) {
