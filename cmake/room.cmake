@@ -50,6 +50,9 @@ function(neighbours list)
   set(${list} ${sorted} PARENT_SCOPE)
 endfunction()
 
+# Files that are compiled together, where they are.
+set(SLUICE_TOGETHER 24)
+
 function(room name dir)
   set_property(GLOBAL APPEND PROPERTY SLUICE_ROOMS ${name})
   file(GLOB sources CONFIGURE_DEPENDS ${SLUICE_SOURCES}/${dir}/*.cc ${SLUICE_SOURCES}/${dir}/ops/*.cc
@@ -75,7 +78,29 @@ function(room name dir)
   endforeach()
   neighbours(sources)
   add_library(${name} STATIC ${sources})
-  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SLUICE_UNITY} UNITY_BUILD_BATCH_SIZE 18)
+  set_target_properties(${name} PROPERTIES UNITY_BUILD ${SLUICE_UNITY} UNITY_BUILD_BATCH_SIZE ${SLUICE_TOGETHER})
   target_include_directories(${name} PUBLIC ${SLUICE_SOURCES})
   target_link_libraries(${name} PUBLIC ${ARGN})
+endfunction()
+
+# cold(ROOM [HOT]): nobody waits for what this room does, but for its files that match HOT: the others are compiled with
+# -Og, for little more than half of the time.
+function(cold name)
+  set(quick $<$<CONFIG:Release>:-Og>)
+  if(ARGC EQUAL 1)
+    target_compile_options(${name} PRIVATE ${quick})
+    return()
+  endif()
+  get_target_property(hot_files ${name} SOURCES)
+  set(cold_files ${hot_files})
+  list(FILTER hot_files INCLUDE REGEX "${ARGV1}")
+  list(REMOVE_ITEM cold_files ${hot_files})
+  add_library(${name}_cold OBJECT ${cold_files})
+  get_target_property(shared ${name} POSITION_INDEPENDENT_CODE)  # part of CUDA's library
+  set_target_properties(${name}_cold PROPERTIES POSITION_INDEPENDENT_CODE ${shared}
+    UNITY_BUILD ${SLUICE_UNITY} UNITY_BUILD_BATCH_SIZE ${SLUICE_TOGETHER})
+  target_link_libraries(${name}_cold PRIVATE $<TARGET_PROPERTY:${name},LINK_LIBRARIES>)
+  target_include_directories(${name}_cold PRIVATE ${SLUICE_SOURCES})
+  target_compile_options(${name}_cold PRIVATE ${quick})
+  set_target_properties(${name} PROPERTIES SOURCES "${hot_files};$<TARGET_OBJECTS:${name}_cold>")
 endfunction()
