@@ -170,8 +170,9 @@ struct NVFP4 : Block {
     const I of_run = word(1 + 2 * (2 * group + j / 4) + j % 2);
     return Lanes::lookup(Lanes::table(kDoubledE2M1Bytes), nibbles_of(of_run, 4 * (j / 2 % 2)));
   }
-  /// Half of an E4M3 float: its bits, moved up to a float's, times 2^(127 - 7) and a half; all ones count as
-  /// nothing.
+  /// Half of an E4M3 float: its bits, moved up to a float's, times a power of two; all ones count as nothing.
+  /// Subnormal ones are twice that less 2^-7: as subnormal floats processors took ten times as long for a
+  /// row.
   F scale(int group, int half) const {
     const I byte = bits(word(0), 8 * (2 * group + half), 255);
     const I is_number =
@@ -179,6 +180,11 @@ struct NVFP4 : Block {
     const I kept = Lanes::bit_and(
         byte,
         Lanes::bit_and(Lanes::shift_right_signed(Lanes::shift_left(is_number, 31), 31), Lanes::all(127)));
-    return Lanes::mul(Lanes::as_float(Lanes::shift_left(kept, 20)), Lanes::all_f(0x1p119f));
+    const I subnormal = Lanes::shift_right_signed(Lanes::plus(kept, Lanes::all(-8)), 31);
+    const F number = Lanes::as_float(Lanes::plus(Lanes::shift_left(kept, 20), Lanes::all(119 << 23)));
+    const F times =
+        Lanes::as_float(Lanes::plus(Lanes::all(0x3F800000), Lanes::bit_and(subnormal, Lanes::all(1 << 23))));
+    const F more = Lanes::as_float(Lanes::bit_and(subnormal, Lanes::all(static_cast<int32_t>(0xBC000000u))));
+    return Lanes::fma(number, times, more);
   }
 };
