@@ -268,18 +268,19 @@ class Arranged {
                          scratch_.sums + first * shape_.value);
       }
     }
+    const float* sinks = nullptr;  // [heads]
+    if (op_.sinks) {
+      c_.memory.weight(op_.sinks.id).decode_row(0, 0, scratch_.work);
+      sinks = scratch_.work;
+    }
     for (int64_t i = 0; i < queries; ++i) {
-      const float inverse = 1.0f / (scratch_.total[i] + of_sink(head_of(i), scratch_.largest[i]));
+      float total = scratch_.total[i];
+      if (sinks != nullptr) total += std::exp(sinks[head_of(i)] - scratch_.largest[i] / kernels_->power);
+      const float inverse = 1.0f / total;
       const float* sums = scratch_.sums + i * shape_.value;
       float* values = out_(row_of(i), head_of(i));
       for (int64_t n = 0; n < shape_.value; ++n) values[n] = sums[n] * inverse;
     }
-  }
-  /// What a head's sink adds to the total of a row with this largest score.
-  float of_sink(int64_t head, float largest) const {
-    if (!op_.sinks) return 0.0f;
-    c_.memory.weight(op_.sinks.id).decode_row(0, 0, scratch_.work);
-    return std::exp(scratch_.work[head] - largest / kernels_->power);
   }
 
   const Context& c_;
