@@ -326,7 +326,7 @@ int64_t attend_scratch(const Program& p, const Op& record, const CompileOptions&
   return std::max(floats, StretchScratch<float>(nullptr, shape_of(p, op), p[op.cache.id].columns()).floats);
 }
 
-int64_t arranged_from(const Program& p, const Op& record, Isa isa) {
+int64_t arranges_from(const Program& p, const Op& record, Isa isa) {
   const bool can = can_arrange(p, std::get<Attend>(record.args)) &&
                    (arranging_kernels<float>(isa) != nullptr || arranging_kernels<uint16_t>(isa) != nullptr);
   return can ? kArrangedRows : 0;
@@ -334,6 +334,6 @@ int64_t arranged_from(const Program& p, const Op& record, Isa isa) {
 
 }  // namespace
 
-const Kernel kAttend{"attend page tiles f32", Share::Other, attend, attend_scratch, false, arranged_from};
+const Kernel kAttend{"attend page tiles f32", Share::Other, attend, attend_scratch, false, arranges_from};
 
 }  // namespace sluice::backend::cpu

@@ -288,7 +288,7 @@ void mla_values(const Program& p, const Op& record, const Context& c) {
   (expanded_kernels<float>(c.isa) != nullptr ? attend_values<float> : attend_values<uint16_t>)(p, op, c);
 }
 
-int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOptions& options) {
+int64_t values_scratch(const Program& p, const Op& record, const CompileOptions& options) {
   const auto& op = std::get<MlaValues>(record.args);
   CompileOptions latent = options;
   latent.max_rows = std::min(latent.max_rows, kLatentRows);
@@ -309,7 +309,7 @@ int64_t mla_values_scratch(const Program& p, const Op& record, const CompileOpti
   return floats;
 }
 
-int64_t expanded_from(const Program& program, const Op& record, Isa isa) {
+int64_t expands_from(const Program& program, const Op& record, Isa isa) {
   const auto& op = std::get<MlaValues>(record.args);
   const auto unpacks = [&](Read weight) {
     const quant::Type type = program[weight.id].type;
@@ -330,7 +330,6 @@ bool expand_to_values(Builder& b, const Op& op) {
   return true;
 }
 
-const Kernel kMlaValues{"mla_values chunks", Share::Together, mla_values, mla_values_scratch, true,
-                        expanded_from};
+const Kernel kMlaValues{"mla_values chunks", Share::Together, mla_values, values_scratch, true, expands_from};
 
 }  // namespace sluice::backend::cpu
