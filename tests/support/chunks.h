@@ -1,6 +1,10 @@
 // Steps of chunks of sequences' rows, for ops that attend.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <vector>
 
@@ -50,6 +54,31 @@ inline std::vector<float> values_of(const CaseRun& run, Backend& backend, int64_
   const auto executable = backend.compile(run.program(), run.weights(), options);
   for (const Chunk& chunk : cached) values_of(run, *executable, most_rows, {chunk});
   return values_of(run, *executable, most_rows, step);
+}
+
+/// Relative errors (of norms): of all numbers, and of the worst head of a row.
+struct HeadErrors {
+  double all = 0, worst = 0;
+};
+/// columns: of a head.
+inline HeadErrors errors_of_heads(const std::vector<float>& seen, const std::vector<float>& expected,
+                                  size_t columns) {
+  EXPECT_EQ(seen.size(), expected.size());
+  HeadErrors errors;
+  double error = 0, norm = 0;
+  for (size_t at = 0; at < std::min(seen.size(), expected.size()); at += columns) {
+    double of_head = 0, norm_of_head = 0;
+    for (size_t i = at; i < at + columns; ++i) {
+      of_head += std::pow(double{seen[i]} - expected[i], 2);
+      norm_of_head += std::pow(double{expected[i]}, 2);
+    }
+    EXPECT_TRUE(std::isfinite(of_head)) << at / columns;
+    EXPECT_GT(norm_of_head, 0) << "a result of zeros proves nothing";
+    error += of_head, norm += norm_of_head;
+    errors.worst = std::max(errors.worst, std::sqrt(of_head / norm_of_head));
+  }
+  errors.all = std::sqrt(error / norm);
+  return errors;
 }
 
 }  // namespace sluice::test

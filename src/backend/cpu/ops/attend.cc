@@ -141,25 +141,17 @@ struct StretchScratch {
 
   /// width: of a cache row.
   StretchScratch(float* base, const ExpandedShape& s, int64_t width) {
-    int64_t at = 0;
-    const auto take = [&](int64_t count) {
-      float* begin = base == nullptr ? nullptr : base + at;
-      at += (count + 15) / 16 * 16;
-      return begin;
-    };
-    const auto take_numbers = [&](int64_t count) {
-      return reinterpret_cast<Number*>(take(count * static_cast<int64_t>(sizeof(Number)) / 4));
-    };
-    keys = take_numbers(kExpandedKeys * s.key());
-    values = take_numbers(kExpandedKeys * s.value);
-    queries = take_numbers(kPieceQueries * s.key());
-    pages = take_numbers(kExpandedKeys * (s.key() + s.value));
-    decoded = take(width);
-    work = take(kExpandedRows * (std::max(kExpandedKeys, s.value) + kExpandedKeys / 2));
-    largest = take(kPieceQueries);
-    total = take(kPieceQueries);
-    sums = take(kPieceQueries * s.value);
-    floats = at;
+    ScratchParts parts(base);
+    keys = parts.numbers<Number>(kExpandedKeys * s.key());
+    values = parts.numbers<Number>(kExpandedKeys * s.value);
+    queries = parts.numbers<Number>(kPieceQueries * s.key());
+    pages = parts.numbers<Number>(kExpandedKeys * (s.key() + s.value));
+    decoded = parts.floats(width);
+    work = parts.floats(kExpandedRows * (std::max(kExpandedKeys, s.value) + kExpandedKeys / 2));
+    largest = parts.floats(kPieceQueries);
+    total = parts.floats(kPieceQueries);
+    sums = parts.floats(kPieceQueries * s.value);
+    floats = parts.taken();
   }
 };
 
@@ -200,7 +192,7 @@ class Arranged {
   }
 
  private:
-  /// What a piece costs in multiply-adds: to arrange a number takes about as long as kArranged of them.
+  /// What a piece costs in multiply-adds: to arrange a number is reckoned as kArranged of them.
   int64_t work(const Stretch& s) const {
     constexpr int64_t kArranged = 32;
     return (attended(c_.input, s) * group_ + length_of(c_.input, s) * kArranged) *

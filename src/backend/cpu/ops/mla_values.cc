@@ -50,34 +50,26 @@ struct ValuesScratch {
   int64_t tile_floats, floats;
 
   ValuesScratch(float* base, const AttendKernels& kernels, const ExpandedShape& s, int64_t most_rows) {
-    int64_t at = 0;
-    const auto take = [&](int64_t count) {
-      float* begin = base == nullptr ? nullptr : base + at;
-      at += (count + 15) / 16 * 16;
-      return begin;
-    };
-    const auto take_numbers = [&](int64_t count) {
-      return reinterpret_cast<Number*>(take(count * static_cast<int64_t>(sizeof(Number)) / 4));
-    };
+    ScratchParts parts(base);
     const int64_t all_rows = (most_rows + kExpandedRows - 1) / kExpandedRows * kExpandedRows;
     const AttendShape latent{s.rank + s.rope, s.rank};
-    k_b = take_numbers(s.rank * s.nope);
-    v_b = take_numbers(s.rank * s.value);
-    keys = take_numbers(kExpandedKeys * s.key());
-    values = take_numbers(kExpandedKeys * s.value);
-    queries = take_numbers(all_rows * s.key());
-    unpacked = take_numbers(kPanelRows * std::max(s.rank, s.nope));
-    angles = take(most_rows * s.rope);
-    rotated = take(s.rope);
+    k_b = parts.numbers<Number>(s.rank * s.nope);
+    v_b = parts.numbers<Number>(s.rank * s.value);
+    keys = parts.numbers<Number>(kExpandedKeys * s.key());
+    values = parts.numbers<Number>(kExpandedKeys * s.value);
+    queries = parts.numbers<Number>(all_rows * s.key());
+    unpacked = parts.numbers<Number>(kPanelRows * std::max(s.rank, s.nope));
+    angles = parts.floats(most_rows * s.rope);
+    rotated = parts.floats(s.rope);
     tile_floats = std::max(kernels.tile_floats(latent), kPageRows * latent.width);
-    tiles = take(kPages * tile_floats);
-    rows = take(kPageRows * latent.width);
-    work = take(kExpandedRows * (std::max({kExpandedKeys, s.nope, s.value}) + kExpandedKeys / 2));
-    largest = take(all_rows);
-    total = take(all_rows);
+    tiles = parts.floats(kPages * tile_floats);
+    rows = parts.floats(kPageRows * latent.width);
+    work = parts.floats(kExpandedRows * (std::max({kExpandedKeys, s.nope, s.value}) + kExpandedKeys / 2));
+    largest = parts.floats(all_rows);
+    total = parts.floats(all_rows);
     // Not where results go: there a head's rows lie whole kilobytes apart, which caches put in few places.
-    sums = take(all_rows * s.value);
-    floats = at;
+    sums = parts.floats(all_rows * s.value);
+    floats = parts.taken();
   }
 };
 

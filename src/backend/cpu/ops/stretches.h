@@ -11,6 +11,27 @@
 
 namespace sluice::backend::cpu {
 
+/// Parts of a worker's scratch one behind another, each from a cache line on. Of a null base they lie
+/// nowhere: that says how many floats they take.
+class ScratchParts {
+ public:
+  explicit ScratchParts(float* base) : base_(base) {}
+  float* floats(int64_t count) {
+    float* const begin = base_ == nullptr ? nullptr : base_ + taken_;
+    taken_ += (count + 15) / 16 * 16;
+    return begin;
+  }
+  template <typename Number>
+  Number* numbers(int64_t count) {
+    return reinterpret_cast<Number*>(floats(count * static_cast<int64_t>(sizeof(Number)) / 4));
+  }
+  int64_t taken() const { return taken_; }
+
+ private:
+  float* base_;
+  int64_t taken_ = 0;
+};
+
 /// Consecutive rows [first, last) of the step, of one sequence.
 struct Stretch {
   int64_t first, last;
@@ -80,12 +101,12 @@ void deal_stretches(const Context& c, int64_t begin, const Cut& cut, Work work, 
   }
   Deal deal(c.workers);
   const auto next = [&] { return c.steals.taken == nullptr ? 0 : c.steals.taken->next(c.steals.step); };
-  uint64_t number = 0, mine = static_cast<uint64_t>(next());
+  int64_t number = 0, mine = next();
   each_piece(parts, [&](const Stretch& piece, int64_t head) {
     const bool takes = c.steals.taken == nullptr ? deal.take(work(piece)) == c.worker : number++ == mine;
     if (!takes) return;
     body(piece, head);
-    mine = static_cast<uint64_t>(next());
+    mine = next();
   });
 }
 
