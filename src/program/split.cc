@@ -1,6 +1,5 @@
-// A program of one place becomes one of several. First every activation that places have parts of is found,
-// from the last op to the first, because a reader says where it may be cut: between the blocks of a weight
-// that it multiplies, between heads of keys and values. Then every op becomes one op a place.
+// A program of one place becomes one of several: every op becomes one op a place, of what cuts.h says that
+// the place has of its activations.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -8,150 +7,20 @@
 
 #include "base/error.h"
 #include "program/builder.h"
+#include "program/cuts.h"
 #include "program/op_info.h"
 #include "program/places.h"
 
 namespace sluice::program {
 namespace {
 
-/// By place, what it has of a row's columns (of all heads).
-using Cut = std::vector<Range>;
-
-/// Inner columns of a feed-forward network and rows of the vocabulary are cut in multiples of this: what
-/// kernels take together.
-constexpr int64_t kColumnsTogether = 32;
-
-/// Borders are multiples of `unit`, nearest to the shares; places beyond the end get nothing.
-Cut cut_columns(int64_t columns, int64_t unit, std::span<const double> shares) {
-  const double total = std::accumulate(shares.begin(), shares.end(), 0.0);
-  const int64_t units = (columns + unit - 1) / unit;
-  Cut cut;
-  double until = 0;
-  int64_t first = 0;
-  for (const double share : shares) {
-    until += share;
-    const int64_t last =
-        std::min<int64_t>(columns, unit * std::llround(static_cast<double>(units) * until / total));
-    cut.push_back({first, last});
-    first = last;
-  }
-  return cut;
-}
-
-/// The same with `by` columns in place of each `each`.
-Cut scaled(Cut cut, int64_t each, int64_t by) {
-  for (Range& range : cut) range = {range.first / each * by, range.last / each * by};
-  return cut;
-}
-
-int64_t row_columns(const Tensor& tensor) { return tensor.heads() * tensor.columns(); }
-
-/// Finds the cut of each activation that places have parts of, by the TensorId of its storage. Given the ops
-/// from the last to the first.
-class Plan {
- public:
-  Plan(const Program& program, std::span<const double> shares) : program_(program), shares_(shares) {
-    for (const Op& op : program.ops()) {
-      if (const auto* attend = std::get_if<Attend>(&op.args)) kv_heads_ = attend->kv_heads;
-      if (const auto* attend = std::get_if<GqaAttend>(&op.args)) kv_heads_ = attend->kv_heads(program);
-      if (const auto* product = std::get_if<MatmulAdd>(&op.args)) find_units(product->in, product->weight);
-      if (const auto* down = std::get_if<MoeDownAdd>(&op.args)) {
-        find_units(down->in, down->down);
-        if (down->shared_in) find_units(down->shared_in, down->shared_down);
-      }
-    }
-    // All layers' caches are cut alike: one that suits the output of each.
-    int64_t together = 1;
-    for (const Op& op : program.ops()) {
-      TensorId out = kNoTensor;
-      if (const auto* attend = std::get_if<Attend>(&op.args)) out = attend->out.id;
-      if (const auto* attend = std::get_if<GqaAttend>(&op.args)) out = attend->out.id;
-      if (out == kNoTensor) continue;
-      const int64_t columns = row_columns(program[out]) / kv_heads_;
-      together = std::lcm(together, unit_of(out, columns) / columns);
-    }
-    if (kv_heads_ > 0) kv_ = cut_columns(kv_heads_, together, shares);
-    for (size_t i = program.ops().size(); i-- > 0;) std::visit(*this, program.ops()[i].args);
-  }
-
-  const std::map<TensorId, Cut>& cuts() const { return cuts_; }
-  /// Heads of keys and values, of grouped attention.
-  const Cut& kv() const { return kv_; }
-
-  void operator()(const NormMlaHeads& op) {
-    set(op.heads.out.id, cut_of(op.heads.out.id, program_[op.heads.out.id].columns(), shares_));
-  }
-  void operator()(const Attend& op) { set_by_heads(op.out.id), set_by_heads(op.q.id); }
-  void operator()(const KvAppend& op) {
-    if (kv_heads_ > 0) set_by_heads(op.latent.id), set_by_heads(op.rope_key.id);
-  }
-  void operator()(const Rope& op) { set_like(op.in.id, op.out.id); }
-  void operator()(const GqaAttend& op) {
-    set_by_heads(op.out.id), set_by_heads(op.query.q.id);
-    set_by_heads(op.query.k.id), set_by_heads(op.query.v.id);
-    if (op.gate) set_by_heads(op.gate.id);
-  }
-  void operator()(const AddBias& op) { set_like(op.in.id, op.out.id); }
-  void operator()(const RmsNorm& op) { set_like(op.in.id, op.out.id); }
-  void operator()(const NormGateUp& op) {
-    set(op.gate_up.out.id, cut_of(op.gate_up.out.id, kColumnsTogether, shares_));
-  }
-  void operator()(const NormMoeGateUp& op) {
-    const Tensor& out = program_[op.experts.out.id];
-    const Cut cut = cut_columns(out.columns(), unit_of(op.experts.out.id, kColumnsTogether), shares_);
-    set(op.experts.out.id, cut);
-    if (op.experts.shared_out.id == kNoTensor) return;
-    // One op makes both: who has nothing of the experts has nothing of the shared ones.
-    std::vector<double> shares(shares_.begin(), shares_.end());
-    for (size_t p = 0; p < shares.size(); ++p) {
-      if (cut[p].count() == 0) shares[p] = 0;
-    }
-    set(op.experts.shared_out.id, cut_of(op.experts.shared_out.id, kColumnsTogether, shares));
-  }
-  /// The queries, keys and values of grouped attention are cut by heads, as who takes them says.
-  void operator()(const NormMatmul& op) {
-    if (kv_heads_ == 0 || op.out_a.id == program_.output())
-      set(op.out_a.id, cut_of(op.out_a.id, kColumnsTogether, shares_));
-  }
-  template <typename Other>
-  void operator()(const Other&) {}
-
- private:
-  /// Rows that are multiplied with this weight are cut between its blocks.
-  void find_units(Read in, Read weight) {
-    const int64_t block = quant::type_info(program_[weight.id].type).block;
-    int64_t& unit = units_.try_emplace(program_.storage(in.id), 1).first->second;
-    unit = std::lcm(unit, block);
-  }
-  /// What borders are multiples of: `least`, and whole blocks of what the activation is multiplied with.
-  int64_t unit_of(TensorId id, int64_t least) const {
-    const auto found = units_.find(program_.storage(id));
-    return found == units_.end() ? least : std::lcm(least, found->second);
-  }
-  Cut cut_of(TensorId id, int64_t least, std::span<const double> shares) const {
-    return cut_columns(row_columns(program_[id]), unit_of(id, least), shares);
-  }
-  void set(TensorId id, Cut cut) { cuts_[program_.storage(id)] = std::move(cut); }
-  void set_by_heads(TensorId id) { set(id, scaled(kv_, 1, row_columns(program_[id]) / kv_heads_)); }
-  void set_like(TensorId id, TensorId other) {
-    if (const auto found = cuts_.find(program_.storage(other)); found != cuts_.end()) set(id, found->second);
-  }
-
-  const Program& program_;
-  std::span<const double> shares_;
-  int64_t kv_heads_ = 0;
-  Cut kv_;
-  std::map<TensorId, int64_t> units_;  // by storage
-  std::map<TensorId, Cut> cuts_;
-};
-
 class Splitter {
  public:
   Splitter(const Program& program, std::span<const double> shares, Tables tables)
-      : in_(program), plan_(program, shares), tables_(tables) {
+      : in_(program), cuts_(find_cuts(program, shares)), tables_(tables) {
     for (size_t p = 0; p < shares.size(); ++p) {
       const auto has_some = [p](const auto& one) { return one.second[p].count() > 0; };
-      if (std::ranges::any_of(plan_.cuts(), has_some)) places_.push_back(static_cast<int32_t>(p));
+      if (std::ranges::any_of(cuts_.activations, has_some)) places_.push_back(static_cast<int32_t>(p));
     }
     for (const Tensor& tensor : program.tensors()) out_.add(is_kept(tensor) ? by_name_alone(tensor) : tensor);
   }
@@ -302,7 +171,7 @@ class Splitter {
   }
 
   void operator()(const NormMatmul& op) {
-    if (op.b && plan_.kv().empty()) refuse();
+    if (op.b && cuts_.kv.empty()) refuse();
     each_holder(op.out_a.id, [&](int32_t p, Range part) {
       NormMatmul mine{.in = {at(op.in.id, p)},
                       .norm = whole(op.norm),
@@ -339,7 +208,7 @@ class Splitter {
     });
   }
   void operator()(const KvAppend& op) {
-    if (plan_.kv().empty()) refuse();  // of the parts of latent attention, which is cut whole
+    if (cuts_.kv.empty()) refuse();  // of the parts of latent attention, which is cut whole
     each_holder(op.latent.id, [&](int32_t p, Range) {
       const TensorId keys = b_.flatten(at(op.latent.id, p)), values = b_.flatten(at(op.rope_key.id, p));
       b_.emit(KvAppend{{keys}, {values}, {grouped_cache(op.cache.id, p)}, op.cache_layer});
@@ -368,7 +237,7 @@ class Splitter {
       mine.cache.id = grouped_cache(op.cache.id, p);
       mine.out = make(op.out.id, p);
       mine.sinks = of_groups(op.sinks, p, in_[op.q.id].heads() / op.kv_heads);
-      mine.kv_heads = plan_.kv()[static_cast<size_t>(p)].count();
+      mine.kv_heads = cuts_.kv[static_cast<size_t>(p)].count();
       b_.emit(mine);
     });
   }
@@ -381,12 +250,12 @@ class Splitter {
  private:
   [[noreturn]] void refuse() const { fail("{} cannot be cut into places", in_.op_name(*op_)); }
 
-  bool is_cut(TensorId id) const { return plan_.cuts().contains(in_.storage(id)); }
+  bool is_cut(TensorId id) const { return cuts_.activations.contains(in_.storage(id)); }
   /// What a place has of a row's columns: its part, or all of them.
   Range range(TensorId id, int32_t place) const {
-    const auto found = plan_.cuts().find(in_.storage(id));
-    return found == plan_.cuts().end() ? Range{0, row_columns(in_[id])}
-                                       : found->second[static_cast<size_t>(place)];
+    const auto found = cuts_.activations.find(in_.storage(id));
+    return found == cuts_.activations.end() ? Range{0, row_columns(in_[id])}
+                                            : found->second[static_cast<size_t>(place)];
   }
   std::vector<int32_t> holders(TensorId id) const {
     std::vector<int32_t> list;
@@ -425,7 +294,7 @@ class Splitter {
     return {there};
   }
   /// Columns that all places have together.
-  int64_t total(TensorId id) const { return plan_.cuts().at(in_.storage(id)).back().last; }
+  int64_t total(TensorId id) const { return cuts_.activations.at(in_.storage(id)).back().last; }
 
   // A weight at the builder's place: a view of it, or of a part.
   Read part_of(Read weight, Range matrices, Range rows, Range columns) {
@@ -448,14 +317,14 @@ class Splitter {
     return found->second = out_.add(std::move(cache));
   }
   TensorId grouped_cache(TensorId whole, int32_t place) {
-    const Cut& kv = plan_.kv();
+    const Cut& kv = cuts_.kv;
     const int64_t each = in_[whole].columns() / kv.back().last;
     return cache_at(whole, place, each * kv[static_cast<size_t>(place)].count());
   }
 
   /// The part of a vector that a place's groups of heads have, each so many columns.
   Read of_groups(Read vector, int32_t place, int64_t each) {
-    const Range kv = plan_.kv()[static_cast<size_t>(place)];
+    const Range kv = cuts_.kv[static_cast<size_t>(place)];
     return vector ? columns(vector, {kv.first * each, kv.last * each}) : vector;
   }
 
@@ -476,7 +345,7 @@ class Splitter {
   }
 
   const Program& in_;
-  Plan plan_;
+  Cuts cuts_;
   Tables tables_;
   std::vector<int32_t> places_;  // that have something to do
   Program out_;
