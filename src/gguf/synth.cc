@@ -186,6 +186,16 @@ Distribution distribution(const SynthModel& model, const WriteTensor& tensor) {
   return {0.0f, 1.0f / columns};
 }
 
+/// NVFP4's blocks have scales of hundreds, as ModelOpt leaves them; behind each such tensor stands the one
+/// that scales its matrices to what they are to be.
+Distribution distribution_at(const SynthModel& model, const std::vector<WriteTensor>& tensors, size_t i) {
+  constexpr float kBlocks = 650;
+  if (tensors[i].type == Type::NVFP4) return {0.0f, kBlocks};
+  if (!tensors[i].name.ends_with(".scale")) return distribution(model, tensors[i]);
+  const float scale = distribution(model, tensors[i - 1]).deviation / kBlocks;
+  return {scale, 0.1f * scale};
+}
+
 /// Pools by type and distribution, made when first needed.
 class Pools {
  public:
@@ -284,8 +294,9 @@ void write_synth(const SynthOptions& options, const WritePlan& plan, const std::
   const UnfinishedFile unfinished(replaces ? target : "");  // until it has its name
   Writer writer(target, plan);
   Pools pools(options.seed);
-  for (const WriteTensor& tensor : plan.tensors) {
-    const auto pool = pools.of(tensor.type, distribution(*options.model, tensor));
+  for (size_t i = 0; i < plan.tensors.size(); ++i) {
+    const WriteTensor& tensor = plan.tensors[i];
+    const auto pool = pools.of(tensor.type, distribution_at(*options.model, plan.tensors, i));
     const uint64_t seed = seed_of(options.seed, tensor.name);
     if (options.router_skew > 0 && tensor.name.find("ffn_gate_inp.") != std::string::npos) {
       std::vector<std::byte> rows;

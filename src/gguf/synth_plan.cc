@@ -17,6 +17,10 @@ constexpr SynthMix kMixes[] = {
     {"q4_k_m", "Q4_K; output, half of the down matrices and of grouped attention's values Q6_K", 15},
     {"q8_0", "Q8_0", 7},
     {"mxfp4", "MXFP4 for tensors of three dimensions, Q8_0 for the rest", 38},
+    {"nvfp4",
+     "NVFP4 with a scale a matrix for networks, grouped attention and what attention gives; Q8_0 for the "
+     "rest",
+     39},
     {"iq2_xxs", "IQ2_XXS for routed experts; output Q6_K, k_b and v_b Q8_0, Q4_K for the rest", 19},
     {"iq3_s", "the same with IQ3_S", 26},
 };
@@ -59,6 +63,13 @@ Type q4_k_m_type(int blocks, const Row& row) {
   return wanted && more ? Type::Q6_K : Type::Q4_K;
 }
 
+/// As ModelOpt quantises: neither embeddings nor what makes latent rows or linear attention's states.
+bool is_nvfp4(const SynthModel& model, const Row& row) {
+  const auto ends = [&](const char* part) { return row.name.ends_with(part); };
+  const bool grouped = model.kv_heads > 0 && (ends("attn_q") || ends("attn_k") || ends("attn_v"));
+  return grouped || ends("attn_output") || contains(row.name, "ffn_");
+}
+
 /// The type for rows that are no multiple of the wanted type's block.
 Type fallback(Type type) {
   switch (type) {
@@ -75,7 +86,9 @@ Type pick_type(const SynthOptions& options, const Row& row) {
   const int blocks = model.layers + (options.prediction ? 1 : 0);
   if (stays_f32(row)) return Type::F32;
   Type type = Type::Q8_0;
-  if (mix == "mxfp4") {
+  if (mix == "nvfp4") {
+    if (is_nvfp4(model, row)) type = Type::NVFP4;
+  } else if (mix == "mxfp4") {
     type = row.shape.size() == 3 ? Type::MXFP4 : Type::Q8_0;
   } else if (mix != "q8_0") {
     if (is_output(model, row)) {
@@ -254,6 +267,8 @@ WritePlan plan_synth(const SynthOptions& options) {
     // Types follow the whole model's rule, so that a cut file is the beginning of the whole.
     const Type type = pick_type(options, row);
     plan.tensors.push_back({row.name + row.suffix, type, row.shape});
+    if (type == Type::NVFP4)
+      plan.tensors.push_back({row.name + ".scale", Type::F32, {row.shape.size() > 2 ? row.shape[2] : 1}});
   }
   return plan;
 }

@@ -1,5 +1,6 @@
 #include "model/build.h"
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <utility>
@@ -9,6 +10,20 @@ namespace {
 
 using program::Builder;
 using program::kStepRows;
+
+/// A product, multiplied by what the file says of its whole matrix.
+TensorId scaled(Builder& b, TensorId product, TensorId scale) {
+  return scale != kNoTensor ? b.scale(product, scale) : product;
+}
+
+/// The residual and a product, whose scale is of the product alone.
+TensorId matmul_add(Builder& b, const Layer& w, TensorId in, TensorId weight, TensorId residual,
+                    TensorId bias = kNoTensor) {
+  const TensorId scale = w.scale_of(weight);
+  if (scale == kNoTensor) return b.matmul_add(in, weight, residual, bias);
+  const TensorId product = b.scale(b.matmul_add(in, weight, kNoTensor), scale);
+  return b.add(bias != kNoTensor ? b.add_bias(product, bias) : product, residual);
+}
 
 /// How rows enter the cache of a layer and become queries in latent space.
 program::MlaQuery latent_query(const Spec& s, const Weights& all, const Layer& w, TensorId cache,
@@ -40,7 +55,7 @@ TensorId latent_attention(Builder& b, const Spec& s, const Weights& all, const L
               .out = {values},
               .scale = s.attention_scale};
   b.emit(op);
-  return b.matmul_add(values, w.attn_output, x);
+  return matmul_add(b, w, values, w.attn_output, x);
 }
 
 /// The same of a model whose queries weigh more by position, for which the fused ops have no place.
@@ -63,7 +78,7 @@ TensorId tempered_latent_attention(Builder& b, const Spec& s, const Weights& all
                                         static_cast<int32_t>(s.alike_before(layer)));
   const TensorId values = b.activation("values", kStepRows, s.heads, s.value);
   b.head_matmul(context, w.v_b, program::Reduce::Columns, values);
-  return b.matmul_add(values, w.attn_output, x);
+  return matmul_add(b, w, values, w.attn_output, x);
 }
 
 /// What sequences keep: rows of the paged cache, and states of linear attention.
@@ -83,10 +98,10 @@ struct Product {
 
 using Products = std::array<TensorId, program::NormMatmul::kMostProducts>;
 
-/// Products of the normed row. Those with weights of one type are one op: kernels of one row are made for a
-/// type, and the norm is made again sooner than it is handed on. mixed: files mix types here, so all are one,
-/// but for float32.
-Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
+/// Products of the row behind this norm. Those with weights of one type are one op: kernels of one row are
+/// made for a type, and the norm is made again sooner than it is handed on. mixed: files mix types here, so
+/// all are one, but for float32.
+Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId norm, TensorId x,
                          std::initializer_list<Product> wanted, bool mixed = false) {
   Products products{kNoTensor, kNoTensor, kNoTensor, kNoTensor};
   const std::span<const Product> all(wanted);
@@ -96,7 +111,7 @@ Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
   };
   for (size_t first = 0; first < all.size(); ++first) {
     if (products[first] != kNoTensor) continue;
-    program::NormMatmul op{.in = {x}, .norm = {w.attn_norm}, .epsilon = s.epsilon};
+    program::NormMatmul op{.in = {x}, .norm = {norm}, .epsilon = s.epsilon};
     const std::array<std::pair<program::Read*, program::Write*>, products.size()> places{
         {{&op.a, &op.out_a}, {&op.b, &op.out_b}, {&op.c, &op.out_c}, {&op.d, &op.out_d}}};
     for (size_t i = first, place = 0; i < all.size(); ++i) {
@@ -108,6 +123,7 @@ Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
     }
     b.emit(op);
   }
+  for (size_t i = 0; i < all.size(); ++i) products[i] = scaled(b, products[i], w.scale_of(all[i].weight));
   return products;
 }
 
@@ -115,9 +131,9 @@ Products products_of_row(Builder& b, const Spec& s, const Layer& w, TensorId x,
 TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const Layer& w, TensorId cache,
                            int32_t layer, TensorId x) {
   // queries: [rows, heads, rope + nope], and behind a head's query its gate where there is one
-  const auto [queries, k, v, none] =
-      products_of_row(b, s, w, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}},
-                      /*mixed=*/true);
+  const auto [queries, k, v, none] = products_of_row(
+      b, s, w, w.attn_norm, x, {{"queries", w.q, s.heads}, {"keys", w.k, s.kv_heads}, {"values", w.v}},
+      /*mixed=*/true);
   const TensorId q = s.gated_queries ? b.columns(queries, "q", 0, s.key()) : queries;
 
   program::GqaAttend op{.query = {.q = {q},
@@ -138,7 +154,7 @@ TensorId grouped_attention(Builder& b, const Spec& s, const Weights& all, const 
                         .scale = s.attention_scale,
                         .window = s.window_of(layer)};
   if (s.gated_queries) op.gate.id = b.columns(queries, "gate", s.key(), s.value);
-  return b.matmul_add(b.gqa_attend(op, s.value), w.attn_output, x, w.attn_output_bias);
+  return matmul_add(b, w, b.gqa_attend(op, s.value), w.attn_output, x, w.attn_output_bias);
 }
 
 /// Queries, keys and values by one convolution, and a number a head decays its matrix.
@@ -149,11 +165,12 @@ TensorId delta_net(Builder& b, const Spec& s, const Layer& w, const Caches& cach
   program::DeltaNet op{.rule = rule};
   Products products;
   if (w.beta_decay != kNoTensor) {
-    products = products_of_row(b, s, w, x, {qkv, gate, {"beta_decay", w.beta_decay, s.linear_key_heads}});
+    products = products_of_row(b, s, w, w.attn_norm, x,
+                               {qkv, gate, {"beta_decay", w.beta_decay, s.linear_key_heads}});
     op.rule.beta = {b.columns(products[2], "beta", 0, each)};
     op.rule.decay = {b.columns(products[2], "decay", each, each)};
   } else {
-    products = products_of_row(b, s, w, x, {qkv, gate, {"beta", w.beta}, {"decay", w.decay}});
+    products = products_of_row(b, s, w, w.attn_norm, x, {qkv, gate, {"beta", w.beta}, {"decay", w.decay}});
     op.rule.beta = {products[2]}, op.rule.decay = {products[3]};
   }
   op.conv = {.in = {products[0]},
@@ -173,7 +190,7 @@ TensorId delta_net(Builder& b, const Spec& s, const Layer& w, const Caches& cach
 TensorId channel_decays(Builder& b, const Spec& s, const Layer& w, const Caches& caches, TensorId x,
                         const program::DeltaRule& rule) {
   program::DeltaRule op = rule;
-  const auto rows = products_of_row(b, s, w, x, {{"q", w.q}, {"k", w.k}, {"v", w.v}});
+  const auto rows = products_of_row(b, s, w, w.attn_norm, x, {{"q", w.q}, {"k", w.k}, {"v", w.v}});
   const auto convolve = [&](size_t i, TensorId conv, TensorId state) {
     const TensorId mixed = b.causal_conv(rows[i], conv, state, op.cache_layer, true);
     return program::Read{b.heads(mixed, "head", 0, s.linear_heads, s.linear_key)};
@@ -182,7 +199,7 @@ TensorId channel_decays(Builder& b, const Spec& s, const Layer& w, const Caches&
   op.k = convolve(1, w.k_conv, caches.k_conv);
   op.v = convolve(2, w.v_conv, caches.v_conv);
   const auto low = products_of_row(
-      b, s, w, x, {{"decay_low", w.decay_a}, {"beta", w.beta}, {"gate_low", w.output_gate_a}});
+      b, s, w, w.attn_norm, x, {{"decay_low", w.decay_a}, {"beta", w.beta}, {"gate_low", w.output_gate_a}});
   op.decay = {b.matmul(low[0], w.decay)};
   op.beta = {low[1]};
   const TensorId gate = b.matmul(low[2], w.output_gate, s.linear_heads);
@@ -198,10 +215,25 @@ TensorId linear_attention(Builder& b, const Spec& s, const Layer& w, const Cache
                               .cache_layer = static_cast<int32_t>(s.alike_before(layer)),
                               .in_turns = s.key_heads_in_turns};
   const TensorId out = (s.decay_by_channel ? channel_decays : delta_net)(b, s, w, caches, x, op);
-  return b.matmul_add(out, w.attn_output, x);
+  return matmul_add(b, w, out, w.attn_output, x);
+}
+
+bool any_scale(const Layer& w, std::initializer_list<TensorId> weights) {
+  return std::ranges::any_of(weights, [&](TensorId weight) { return w.scale_of(weight) != kNoTensor; });
+}
+
+/// A network that all rows go through whose matrices have scales. share: kNoTensor, or how much it counts.
+TensorId scaled_network(Builder& b, const Spec& s, const Layer& w, TensorId gate, TensorId up, TensorId down,
+                        TensorId share, TensorId x) {
+  const auto products = products_of_row(b, s, w, w.ffn_norm, x, {{"gate", gate}, {"up", up}});
+  TensorId gated = b.silu_mul(products[0], products[1]);
+  if (share != kNoTensor) gated = b.sigmoid_mul(gated, b.norm_matmul(x, w.ffn_norm, s.epsilon, share));
+  return matmul_add(b, w, gated, down, x);
 }
 
 TensorId dense(Builder& b, const Spec& s, const Layer& w, TensorId x) {
+  if (any_scale(w, {w.gate, w.up, w.down}))
+    return scaled_network(b, s, w, w.gate, w.up, w.down, kNoTensor, x);
   return b.matmul_add(b.norm_gate_up(x, w.ffn_norm, s.epsilon, w.gate, w.up), w.down, x);
 }
 
@@ -222,19 +254,26 @@ TensorId mixture(Builder& b, const Spec& s, const Layer& w, TensorId x) {
                 .up = {w.expert_up},
                 .gate_bias = {w.gate_bias},
                 .up_bias = {w.up_bias},
-                .shared_gate = {w.shared_gate},
-                .shared_up = {w.shared_up},
+                .gate_scale = {w.scale_of(w.expert_gate)},
+                .up_scale = {w.scale_of(w.expert_up)},
                 .form = s.expert_form};
-  op.shared_router = {w.shared_router};
+  TensorId shared_down = kNoTensor, residual = x;
+  if (any_scale(w, {w.shared_gate, w.shared_up, w.shared_down})) {
+    residual = scaled_network(b, s, w, w.shared_gate, w.shared_up, w.shared_down, w.shared_router, x);
+  } else {
+    op.experts.shared_gate = {w.shared_gate}, op.experts.shared_up = {w.shared_up};
+    op.shared_router = {w.shared_router}, shared_down = w.shared_down;
+  }
   b.norm_moe_gate_up(op, s.experts_used);
   return b.moe_down_add({.in = {op.experts.out.id},
                          .ids = {op.route.route.ids.id},
                          .weights = {op.route.route.weights.id},
                          .down = {w.expert_down},
                          .down_bias = {w.down_bias},
+                         .down_scale = {w.scale_of(w.expert_down)},
                          .shared_in = {op.experts.shared_out.id},
-                         .shared_down = {w.shared_down},
-                         .residual = {x}});
+                         .shared_down = {shared_down},
+                         .residual = {residual}});
 }
 
 Caches make_caches(Builder& b, const Spec& s, quant::Type cache_type) {
@@ -277,7 +316,8 @@ TensorId attention(Builder& b, const Spec& spec, const Weights& weights, const L
 
 /// Logits of a step's outputs.
 void finish(Builder& b, const Spec& spec, const Weights& weights, TensorId x) {
-  b.set_output(b.norm_matmul(b.gather_rows(x), weights.output_norm, spec.epsilon, weights.output));
+  const TensorId logits = b.norm_matmul(b.gather_rows(x), weights.output_norm, spec.epsilon, weights.output);
+  b.set_output(scaled(b, logits, weights.output_scale));
 }
 
 /// The same, to the bit, and the normed states of all rows stay.
@@ -323,7 +363,7 @@ void build_prediction(Builder& b, const Spec& spec, const PredictionWeights& wei
   };
   norm_into(embedded, weights.embedding_norm, "embedded", 0);
   norm_into(hidden, weights.hidden_norm, "hidden", spec.dim);
-  TensorId x = b.matmul(both, weights.projection);
+  TensorId x = scaled(b, b.matmul(both, weights.projection), weights.projection_scale);
   const Layer& layer = block.layers.front();
   x = feed_forward(b, spec, layer, attention(b, spec, block, layer, cache, 0, x));
   b.set_layer(-1);

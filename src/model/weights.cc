@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -24,10 +26,11 @@ class Finder {
     bool scales = false;  // one problem for all of them, too
     for (const gguf::Tensor& tensor : file_.tensors()) {
       if (used_.contains(tensor.name) || is_left_aside(tensor.name)) continue;
-      if (tensor.name.ends_with(".scale") || tensor.name.ends_with(".input_scale")) {
+      if (is_scale(tensor.name)) {
         if (!std::exchange(scales, true))
-          problems_.add("{}: scales of whole tensors, which NVFP4 may have, are not supported",
-                        gguf::printable(tensor.name));
+          problems_.add("{}: {}", gguf::printable(tensor.name),
+                        has(weight_of(tensor.name)) ? "a scale of the whole tensor is not supported here"
+                                                    : "the weight that it scales is not there");
         continue;
       }
       if (count++ == 0) first = gguf::printable(tensor.name);
@@ -79,6 +82,32 @@ class Finder {
     return find(name, 1, rows, columns);
   }
 
+  /// A weight, if there is one, whose products the file may have a scale of: a number a matrix.
+  TensorId scaled(TensorId weight) {
+    if (weight == kNoTensor) return weight;
+    const program::Tensor matrices = builder_.program()[weight];
+    const std::string name = scale_of(matrices.name);
+    const TensorId scale = optional_vector(name, matrices.shape[0]);
+    if (scale == kNoTensor) return weight;
+    if (builder_.program()[scale].type != quant::Type::F32) {
+      problems_.add("{}: type {}, expected F32", name, quant::type_info(builder_.program()[scale].type).name);
+    } else if (!all_finite(bytes_[static_cast<size_t>(scale)])) {
+      problems_.add("{}: holds what is no finite number", name);
+    }
+    scales_[weight] = scale;
+    return weight;
+  }
+  TensorId scaled_matrix(const std::string& name, int64_t rows, int64_t columns) {
+    return scaled(matrix(name, rows, columns));
+  }
+  /// What scaled() has found since the last call.
+  Scales take_scales() { return std::exchange(scales_, {}); }
+  TensorId take_scale_of(TensorId weight) {
+    const Scales scales = take_scales();
+    const auto found = scales.find(weight);
+    return found != scales.end() ? found->second : kNoTensor;
+  }
+
   Layer layer(int64_t index) {
     block_ = fmt::format("blk.{}.", index);
     Layer l;
@@ -96,10 +125,11 @@ class Finder {
     if (mixture) {
       experts(l);
     } else {
-      l.gate = matrix(at("ffn_gate"), spec_.feed_forward, spec_.dim);
-      l.up = matrix(at("ffn_up"), spec_.feed_forward, spec_.dim);
-      l.down = matrix(at("ffn_down"), spec_.dim, spec_.feed_forward);
+      l.gate = scaled_matrix(at("ffn_gate"), spec_.feed_forward, spec_.dim);
+      l.up = scaled_matrix(at("ffn_up"), spec_.feed_forward, spec_.dim);
+      l.down = scaled_matrix(at("ffn_down"), spec_.dim, spec_.feed_forward);
     }
+    l.scales = take_scales();
     return l;
   }
 
@@ -115,9 +145,30 @@ class Finder {
     return id;
   }
 
+  static bool is_scale(std::string_view name) {
+    return name.ends_with(".scale") || name.ends_with(".input_scale");
+  }
+  /// The weight that a scale is of, and the other way round, by names.
+  static std::string weight_of(std::string_view scale) {
+    return std::string(scale.substr(0, scale.rfind('.'))) + ".weight";
+  }
+  static std::string scale_of(const std::string& weight) {
+    return weight.substr(0, weight.rfind('.')) + ".scale";
+  }
+  static bool all_finite(std::span<const std::byte> floats) {
+    for (size_t at = 0; at < floats.size(); at += sizeof(float)) {
+      float number = 0;
+      std::memcpy(&number, floats.data() + at, sizeof number);
+      if (!std::isfinite(number)) return false;
+    }
+    return true;
+  }
+
   /// Blocks of multi-token prediction (after the trunk); tables of rope angles, which are computed here; the
-  /// unsplit kv_b that conversions of spring 2025 hold beside k_b and v_b.
+  /// unsplit kv_b that conversions of spring 2025 hold beside k_b and v_b; how FP4 activations would be
+  /// scaled.
   bool is_left_aside(std::string_view name) const {
+    if (name.ends_with(".input_scale") && has(weight_of(name))) return true;
     if (name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".attn_rot_embd.weight")) return true;
     if (!name.starts_with("blk.")) return false;
     const std::string block(name.substr(0, name.find('.', 4)));
@@ -128,15 +179,15 @@ class Finder {
     const int64_t queries = spec_.heads * spec_.key(), keys = spec_.kv_heads * spec_.key(),
                   values = spec_.kv_heads * spec_.value;
     const int64_t gates = spec_.gated_queries ? spec_.heads * spec_.value : 0;
-    l.q = matrix(at("attn_q"), queries + gates, spec_.dim);
-    l.k = matrix(at("attn_k"), keys, spec_.dim);
-    l.v = matrix(at("attn_v"), values, spec_.dim);
+    l.q = scaled_matrix(at("attn_q"), queries + gates, spec_.dim);
+    l.k = scaled_matrix(at("attn_k"), keys, spec_.dim);
+    l.v = scaled_matrix(at("attn_v"), values, spec_.dim);
     l.q_bias = optional_vector(at("attn_q", "bias"), queries);
     l.k_bias = optional_vector(at("attn_k", "bias"), keys);
     l.v_bias = optional_vector(at("attn_v", "bias"), values);
     l.q_norm = optional_vector(at("attn_q_norm"), spec_.key());
     l.k_norm = optional_vector(at("attn_k_norm"), spec_.key());
-    l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
+    l.attn_output = scaled_matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
     l.attn_output_bias = optional_vector(at("attn_output", "bias"), spec_.dim);
     l.sinks = optional_vector(at("attn_sinks"), spec_.heads);
   }
@@ -159,24 +210,24 @@ class Finder {
           at("ssm_in"));
       return;
     }
-    l.qkv = matrix(at("attn_qkv"), spec_.linear_columns(), spec_.dim);
-    l.output_gate = matrix(at("attn_gate"), values, spec_.dim);
+    l.qkv = scaled_matrix(at("attn_qkv"), spec_.linear_columns(), spec_.dim);
+    l.output_gate = scaled_matrix(at("attn_gate"), values, spec_.dim);
     l.conv = convolution("ssm_conv1d", spec_.linear_columns());
     if (has(at("ssm_ba"))) {
-      l.beta_decay = matrix(at("ssm_ba"), 2 * heads, spec_.dim);
+      l.beta_decay = scaled_matrix(at("ssm_ba"), 2 * heads, spec_.dim);
     } else {
-      l.beta = matrix(at("ssm_beta"), heads, spec_.dim);
-      l.decay = matrix(at("ssm_alpha"), heads, spec_.dim);
+      l.beta = scaled_matrix(at("ssm_beta"), heads, spec_.dim);
+      l.decay = scaled_matrix(at("ssm_alpha"), heads, spec_.dim);
     }
     linear_attention(l);
-    l.attn_output = matrix(at("ssm_out"), spec_.dim, values);
+    l.attn_output = scaled_matrix(at("ssm_out"), spec_.dim, values);
   }
 
   void channel_attention(Layer& l) {
     const int64_t heads = spec_.linear_heads, columns = heads * spec_.linear_key, rank = spec_.linear_key;
-    l.q = matrix(at("attn_q"), columns, spec_.dim);
-    l.k = matrix(at("attn_k"), columns, spec_.dim);
-    l.v = matrix(at("attn_v"), columns, spec_.dim);
+    l.q = scaled_matrix(at("attn_q"), columns, spec_.dim);
+    l.k = scaled_matrix(at("attn_k"), columns, spec_.dim);
+    l.v = scaled_matrix(at("attn_v"), columns, spec_.dim);
     l.q_conv = convolution("ssm_conv1d_q", columns);
     l.k_conv = convolution("ssm_conv1d_k", columns);
     l.v_conv = convolution("ssm_conv1d_v", columns);
@@ -186,7 +237,7 @@ class Finder {
     l.output_gate_a = matrix(at("ssm_g_a"), rank, spec_.dim);
     l.output_gate = matrix(at("ssm_g_b"), columns, rank);
     linear_attention(l);
-    l.attn_output = matrix(at("attn_output"), spec_.dim, columns);
+    l.attn_output = scaled_matrix(at("attn_output"), spec_.dim, columns);
   }
 
   /// [columns, taps]; files may have a dimension of 1 between the two.
@@ -237,7 +288,7 @@ class Finder {
       l.k_b = matrix_a_head("attn_k_b", spec_.kv_lora, spec_.nope);
       l.v_b = matrix_a_head("attn_v_b", spec_.value, spec_.kv_lora);
     }
-    l.attn_output = matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
+    l.attn_output = scaled_matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);
   }
 
   void experts(Layer& l) {
@@ -254,10 +305,10 @@ class Finder {
       problems_.add("{}: has its up rows first; only ffn_gate_up_exps, gate rows first, is supported",
                     at("ffn_up_gate_exps"));
     } else {
-      l.expert_gate = find(at("ffn_gate_exps"), spec_.experts, width, spec_.dim);
-      l.expert_up = find(at("ffn_up_exps"), spec_.experts, width, spec_.dim);
+      l.expert_gate = scaled(find(at("ffn_gate_exps"), spec_.experts, width, spec_.dim));
+      l.expert_up = scaled(find(at("ffn_up_exps"), spec_.experts, width, spec_.dim));
     }
-    l.expert_down = find(at("ffn_down_exps"), spec_.experts, spec_.dim, width);
+    l.expert_down = scaled(find(at("ffn_down_exps"), spec_.experts, spec_.dim, width));
     if (has(at("ffn_gate_exps", "bias")) || has(at("ffn_up_exps", "bias"))) {
       l.gate_bias = matrix(at("ffn_gate_exps", "bias"), spec_.experts, width);
       l.up_bias = matrix(at("ffn_up_exps", "bias"), spec_.experts, width);
@@ -267,9 +318,9 @@ class Finder {
     const int64_t shared = spec_.shared_feed_forward;
     if (shared == 0) return;
     if (has(at("ffn_gate_inp_shexp"))) l.shared_router = matrix(at("ffn_gate_inp_shexp"), 1, spec_.dim);
-    l.shared_gate = matrix(at("ffn_gate_shexp"), shared, spec_.dim);
-    l.shared_up = matrix(at("ffn_up_shexp"), shared, spec_.dim);
-    l.shared_down = matrix(at("ffn_down_shexp"), spec_.dim, shared);
+    l.shared_gate = scaled_matrix(at("ffn_gate_shexp"), shared, spec_.dim);
+    l.shared_up = scaled_matrix(at("ffn_up_shexp"), shared, spec_.dim);
+    l.shared_down = scaled_matrix(at("ffn_down_shexp"), spec_.dim, shared);
   }
 
   const gguf::File& file_;
@@ -278,6 +329,7 @@ class Finder {
   Problems& problems_;
   program::WeightBytes bytes_;
   std::set<std::string_view> used_;
+  Scales scales_;
   std::string block_;
 };
 
@@ -291,8 +343,10 @@ Weights find_weights(const gguf::File& file, Spec& spec, program::Builder& build
   weights.token_embedding = finder.matrix("token_embd.weight", spec.vocabulary, spec.dim);
   weights.output_norm = finder.vector("output_norm.weight", spec.dim);
   // Without an output matrix the token table is used once more.
-  weights.output = finder.has("output.weight") ? finder.matrix("output.weight", spec.vocabulary, spec.dim)
-                                               : weights.token_embedding;
+  weights.output = finder.has("output.weight")
+                       ? finder.scaled_matrix("output.weight", spec.vocabulary, spec.dim)
+                       : weights.token_embedding;
+  weights.output_scale = finder.take_scale_of(weights.output);
   weights.rope_factors = finder.optional_vector("rope_freqs.weight", spec.rope / 2);
   for (int64_t i = 0; i < spec.layers; ++i) weights.layers.push_back(finder.layer(i));
   finder.refuse_unknown();
@@ -322,13 +376,16 @@ PredictionWeights find_prediction(const gguf::File& file, const Spec& spec, prog
   PredictionWeights weights;
   weights.embedding_norm = finder.vector(prediction_name(spec, "enorm"), spec.dim);
   weights.hidden_norm = finder.vector(prediction_name(spec, "hnorm"), spec.dim);
-  weights.projection = finder.matrix(prediction_name(spec, "eh_proj"), spec.dim, 2 * spec.dim);
+  weights.projection = finder.scaled_matrix(prediction_name(spec, "eh_proj"), spec.dim, 2 * spec.dim);
+  weights.projection_scale = finder.take_scale_of(weights.projection);
   Weights& block = weights.block;
   const std::string table = own_or("embed_tokens", "token_embd.weight");
   const std::string head =
       own_or("shared_head_head", finder.has("output.weight") ? "output.weight" : table.c_str());
   block.token_embedding = finder.matrix(table, spec.vocabulary, spec.dim);
-  block.output = head == table ? block.token_embedding : finder.matrix(head, spec.vocabulary, spec.dim);
+  block.output =
+      head == table ? block.token_embedding : finder.scaled_matrix(head, spec.vocabulary, spec.dim);
+  block.output_scale = finder.take_scale_of(block.output);
   block.output_norm = finder.vector(own_or("shared_head_norm", "output_norm.weight"), spec.dim);
   block.rope_factors = finder.optional_vector("rope_freqs.weight", spec.rope / 2);
   block.layers.push_back(finder.layer(spec.layers));

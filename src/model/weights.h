@@ -3,6 +3,7 @@
 // do tensors of which nobody knows what they are for.
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@ namespace sluice::model {
 
 using program::kNoTensor;
 using program::TensorId;
+
+/// By weight, what its products are multiplied by, [1, 1, matrices]: a number a matrix, which NVFP4's files
+/// have beside the scales of its blocks.
+using Scales = std::map<TensorId, TensorId>;
 
 /// One layer's weights; kNoTensor where the model has none.
 struct Layer {
@@ -47,10 +52,17 @@ struct Layer {
   TensorId gate_bias = kNoTensor, up_bias = kNoTensor, down_bias = kNoTensor;  ///< of each expert
   TensorId shared_gate = kNoTensor, shared_up = kNoTensor, shared_down = kNoTensor;
   TensorId shared_router = kNoTensor;  ///< a row's product is how much the shared experts count
+  Scales scales;
+
+  TensorId scale_of(TensorId weight) const {
+    const auto found = scales.find(weight);
+    return found != scales.end() ? found->second : kNoTensor;
+  }
 };
 
 struct Weights {
   TensorId token_embedding = kNoTensor, output_norm = kNoTensor, output = kNoTensor;
+  TensorId output_scale = kNoTensor;  ///< as Scales
   TensorId rope_factors = kNoTensor;  ///< divide the rope frequencies; most files have none
   std::vector<Layer> layers;
   program::WeightBytes bytes;  ///< by TensorId
@@ -61,6 +73,7 @@ struct Weights {
 struct PredictionWeights {
   TensorId embedding_norm = kNoTensor, hidden_norm = kNoTensor;
   TensorId projection = kNoTensor;  ///< of the embedding and the hidden state, side by side
+  TensorId projection_scale = kNoTensor;
   Weights block;
 };
 

@@ -150,6 +150,18 @@ TensorId Builder::add_bias(TensorId in, TensorId bias) {
   return out;
 }
 
+TensorId Builder::add(TensorId a, TensorId b) {
+  const TensorId out = like("residual", a, program_[a].heads(), program_[a].columns());
+  emit(Add{{a}, {b}, {out}});
+  return out;
+}
+
+TensorId Builder::scale(TensorId in, TensorId scale, TensorId ids) {
+  const TensorId out = like("scaled", in, program_[in].heads(), program_[in].columns());
+  emit(Scale{{in}, {scale}, {ids}, {out}});
+  return out;
+}
+
 void Builder::rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors, int64_t passed) {
   emit(Rope{{in}, {out}, params, {factors}, passed});
 }

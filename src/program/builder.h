@@ -49,6 +49,8 @@ class Builder {
   TensorId matmul_add(TensorId in, TensorId weight, TensorId residual, TensorId bias = kNoTensor);
   void head_matmul(TensorId in, TensorId weight, Reduce reduce, TensorId out);
   TensorId add_bias(TensorId in, TensorId bias);
+  TensorId add(TensorId a, TensorId b);
+  TensorId scale(TensorId in, TensorId scale, TensorId ids = kNoTensor);
   void rope(TensorId in, const RopeParams& params, TensorId out, TensorId factors = kNoTensor,
             int64_t passed = 0);
   TensorId attention_temperature(TensorId in, double beta, double length);

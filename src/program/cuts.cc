@@ -80,6 +80,15 @@ class CutFinder {
     if (op.gate) set_by_heads(op.gate.id);
   }
   void operator()(const AddBias& op) { set_like(op.in.id, op.out.id); }
+  void operator()(const Scale& op) {
+    if (op.out.id == program_.output()) set(op.out.id, cut_of(op.out.id, kColumnsTogether, shares_));
+    set_like(op.in.id, op.out.id);
+  }
+  /// Of a network whose matrices have scales: as norm_gate_up.
+  void operator()(const SiluMul& op) {
+    set(op.out.id, cut_of(op.out.id, kColumnsTogether, shares_));
+    set_like(op.gate.id, op.out.id), set_like(op.up.id, op.out.id);
+  }
   void operator()(const RmsNorm& op) { set_like(op.in.id, op.out.id); }
   void operator()(const NormGateUp& op) {
     set(op.gate_up.out.id, cut_of(op.gate_up.out.id, kColumnsTogether, shares_));
@@ -98,6 +107,7 @@ class CutFinder {
   }
   /// The queries, keys and values of grouped attention are cut by heads, as who takes them says.
   void operator()(const NormMatmul& op) {
+    if (cuts_.contains(program_.storage(op.out_a.id))) return;  // by its reader
     if (kv_heads_ == 0 || op.out_a.id == program_.output())
       set(op.out_a.id, cut_of(op.out_a.id, kColumnsTogether, shares_));
   }

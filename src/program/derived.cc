@@ -9,9 +9,14 @@
 namespace sluice::program {
 
 TensorId hidden_states(const Program& program) {
+  TensorId logits = program.output();
+  for (const Op& op : program.ops()) {
+    const auto* scale = std::get_if<Scale>(&op.args);
+    if (scale != nullptr && scale->out.id == program.output()) logits = scale->in.id;
+  }
   for (const Op& op : program.ops()) {
     const auto* product = std::get_if<Matmul>(&op.args);
-    if (product != nullptr && product->out.id == program.output()) return product->in.id;
+    if (product != nullptr && product->out.id == logits) return product->in.id;
   }
   return kNoTensor;
 }

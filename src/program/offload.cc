@@ -52,6 +52,7 @@ bool can_have_slots(const Program& program, const Mixture& mixture) {
   const MoeGateUp& experts = std::get<NormMoeGateUp>(program.ops()[mixture.gate_up].args).experts;
   const auto& down = std::get<MoeDownAdd>(program.ops()[mixture.down].args);
   if (experts.gate_bias || down.down_bias) return false;
+  if (experts.gate_scale || experts.up_scale || down.down_scale) return false;
   if (program[down.down.id].shape[0] <= program[down.ids.id].columns()) return false;
   return std::ranges::all_of(experts_of(program, mixture),
                              [&](TensorId id) { return program[id].stride[1] == program[id].columns(); });
@@ -162,13 +163,15 @@ class Offloader {
     MoeGateUp routed{.in = {there_.normed}, .ids = {there_.ids}};
     routed.gate = moved(gate_up_.gate), routed.up = moved(gate_up_.up), routed.form = gate_up_.form;
     routed.gate_bias = moved(gate_up_.gate_bias), routed.up_bias = moved(gate_up_.up_bias);
+    routed.gate_scale = moved(gate_up_.gate_scale), routed.up_scale = moved(gate_up_.up_scale);
     routed.out = {b_.activation("gated", kStepRows, gated.heads(), gated.columns())};
     b_.emit(routed);
     const TensorId sum = b_.moe_down_add({.in = {routed.out.id},
                                           .ids = {there_.ids},
                                           .weights = {there_.weights},
                                           .down = moved(op.down),
-                                          .down_bias = moved(op.down_bias)});
+                                          .down_bias = moved(op.down_bias),
+                                          .down_scale = moved(op.down_scale)});
     b_.set_place(0);
     return sum;
   }

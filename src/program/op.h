@@ -43,6 +43,7 @@
 #include "program/ops/rms_norm.h"
 #include "program/ops/rope.h"
 #include "program/ops/route.h"
+#include "program/ops/scale.h"
 #include "program/ops/sigmoid_mul.h"
 #include "program/ops/silu_mul.h"
 
@@ -53,7 +54,7 @@ using OpKinds =
                  ExpertCombine, SiluMul, Add, AddBias, GatherRows, GateUp, MatmulAdd, MoeGateUp, MoeDownAdd,
                  NormMatmul, NormGateUp, NormRoute, NormMoeGateUp, MlaQuery, GqaQuery, GqaAttend, MlaValues,
                  MlaHeads, NormMlaHeads, CausalConv, Copy, AllReduce, AllGather, AttentionTemperature,
-                 ExpertBias, SigmoidMul, GatedNorm, DeltaRule, DeltaNet>;
+                 ExpertBias, SigmoidMul, GatedNorm, DeltaRule, DeltaNet, Scale>;
 
 /// One of them. Whoever includes this copies ops, and what a variant makes of so many kinds to copy one is
 /// much to compile: op.cc alone does.

@@ -88,7 +88,7 @@ class Splitter {
       return each_holder(op.out.id, [&](int32_t p, Range) {
         b_.emit(MatmulAdd{{at(op.in.id, p)},
                           whole(op.weight),
-                          {at(op.residual.id, p)},
+                          op.residual ? Read{at(op.residual.id, p)} : Read{},
                           whole(op.bias),
                           make(op.out.id, p)});
       });
@@ -133,6 +133,7 @@ class Splitter {
         experts.gate_bias = columns(op.experts.gate_bias, part);
         experts.up_bias = columns(op.experts.up_bias, part);
       }
+      experts.gate_scale = whole(op.experts.gate_scale), experts.up_scale = whole(op.experts.up_scale);
       experts.out = make(op.experts.out.id, p);
       if (op.experts.shared_gate) {
         const Range shared = range(op.experts.shared_out.id, p);
@@ -153,6 +154,7 @@ class Splitter {
                       .ids = {at(op.ids.id, p)},
                       .weights = {at(op.weights.id, p)},
                       .down = columns(op.down, part),
+                      .down_scale = whole(op.down_scale),
                       .residual = once(op.residual, partials, p)};
       if (partials.empty()) mine.down_bias = whole(op.down_bias);  // likewise
       if (op.shared_in && range(op.shared_in.id, p).count() > 0) {
@@ -171,7 +173,7 @@ class Splitter {
   }
 
   void operator()(const NormMatmul& op) {
-    if (op.b && cuts_.kv.empty()) refuse();
+    if (op.b && cuts_.kv.empty() && !is_cut(op.out_b.id)) refuse();
     each_holder(op.out_a.id, [&](int32_t p, Range part) {
       NormMatmul mine{.in = {at(op.in.id, p)},
                       .norm = whole(op.norm),
@@ -200,6 +202,21 @@ class Splitter {
   void operator()(const AddBias& op) {
     each_holder(op.out.id, [&](int32_t p, Range part) {
       b_.emit(AddBias{{at(op.in.id, p)}, columns(op.bias, part), make(op.out.id, p)});
+    });
+  }
+  void operator()(const Scale& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      b_.emit(Scale{{at(op.in.id, p)}, whole(op.scale), {}, make(op.out.id, p)});
+    });
+  }
+  void operator()(const SiluMul& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      b_.emit(SiluMul{{at(op.gate.id, p)}, {at(op.up.id, p)}, make(op.out.id, p), op.form});
+    });
+  }
+  void operator()(const Add& op) {
+    each_holder(op.out.id, [&](int32_t p, Range) {
+      b_.emit(Add{{at(op.a.id, p)}, {at(op.b.id, p)}, make(op.out.id, p)});
     });
   }
   void operator()(const Rope& op) {

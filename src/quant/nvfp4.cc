@@ -1,7 +1,7 @@
 // NVFP4: 64 numbers, 16 under a scale.
 //   4 scales, unsigned E4M3 floats; 4 times 8 bytes of codes, byte i of which holds number i in its low and
 //   number i + 8 in its high half number = scale * (an E2M1 float)
-// A file may have a scale of the whole tensor beside it, in a tensor of its own.
+// A file may have a scale of each whole matrix beside it, in a tensor of its own: program/ops/scale.h.
 #include <array>
 
 #include "quant/codecs.h"

@@ -104,6 +104,12 @@ TEST(Synth, MixesFollowTheirRules) {
   EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "iq2_xxs"))),
               ElementsAre(Pair("F32", 281), Pair("IQ2_XXS", 3 * 46), Pair("Q4_K", 330), Pair("Q6_K", 1),
                           Pair("Q8_0", 2 * 47)));
+  EXPECT_THAT(types_of(plan_synth(options_for("glm-4.7-flash", "nvfp4"))),
+              ElementsAre(Pair("F32", 281 + 326), Pair("NVFP4", 47 + 3 + 46 * 6), Pair("Q8_0", 237)));
+  const WritePlan scaled = plan_synth(options_for("qwen3-30b-a3b", "nvfp4"));
+  EXPECT_EQ(tensor_of(scaled, "blk.0.ffn_up_exps.scale").shape, std::vector<int64_t>{128});
+  EXPECT_EQ(tensor_of(scaled, "blk.0.attn_q.scale").shape, std::vector<int64_t>{1});
+  EXPECT_EQ(tensor_of(scaled, "output.weight").type, Type::Q8_0);
   const WritePlan lite = plan_synth(options_for("deepseek-v2-lite", "q4_k_m"));
   EXPECT_EQ(tensor_of(lite, "blk.0.ffn_down.weight").type, Type::Q8_0);       // 10944 columns, wanted Q6_K
   EXPECT_EQ(tensor_of(lite, "blk.3.ffn_down_exps.weight").type, Type::Q5_0);  // 1408 columns, wanted Q4_K

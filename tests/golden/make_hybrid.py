@@ -18,6 +18,7 @@ CASES = {
     "qwen3next-q4_k_m": dict(QWEN),
     # One head of keys a head of values; widths that are no whole vectors.
     "qwen3next-q8_0": dict(QWEN, types="Q8_0", layers=3, interval=3, key_heads=3, lin_heads=3, key=32, value=96, taps=3, heads=2, kv_heads=1, head=128, rotary=32, n=200, seed=62),
+    "qwen3next-nvfp4": dict(QWEN, types="NVFP4", vocab=272, n=100, seed=67),
     "qwen35moe-q4_k_m": dict(QWEN, arch="qwen35moe", hf="Qwen3_5Moe", lin_heads=6, key_heads=2, seed=63, n=200),
     "qwen35-q8_0": dict(QWEN, arch="qwen35", hf="Qwen3_5", experts=0, types="Q8_0", lin_heads=6, key_heads=3, seed=64, n=100),
     "kimi-linear-q4_k_m": dict(KIMI),
@@ -47,10 +48,15 @@ class Maker:
         cols, rows, ty = shape[-1], int(np.prod(shape[:-1])), self.c["types"]
         if ty == "q4_k_m": ty = "Q6_K" if name == "output.weight" or ("down" in name and ".1." in name) or "attn_v" in name else "Q4_K"
         if cols % BLOCK[ty][0]: ty = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}.get(ty, "Q8_0" if cols % 32 == 0 else "F16")
+        if ty == "NVFP4" and name == "token_embd.weight": ty = "Q8_0"
         std = 1.0 if name == "token_embd.weight" else (1.5 if name == "output.weight" else 1.0) / np.sqrt(cols)
         raw = g.blocks(self.rng, ty, rows, cols, std)
         self.tensors.append((name, shape, ty, raw.tobytes()))
-        return g.dequantize(raw, ty).reshape(shape) if self.logits else np.zeros(shape, np.float32)
+        w = g.dequantize(raw, ty).reshape(shape) if self.logits else np.zeros(shape, np.float32)
+        if ty == "NVFP4":
+            scales = g.nvfp4_scales(self.rng, shape[0] if len(shape) == 3 else 1, std); w = w * scales.reshape(-1, *[1] * (len(shape) - 1))
+            self.tensors.append((name.removesuffix("weight") + "scale", scales.shape, "F32", scales.tobytes()))
+        return w
 
 
 def together(x, key_heads, axis=0):

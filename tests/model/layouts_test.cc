@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "model/model.h"
@@ -36,9 +37,15 @@ class Copy {
     std::erase_if(copy_.plan.metadata, [&](const WriteEntry& entry) { return entry.key == key; });
     return *this;
   }
-  Copy& add_tensor(const std::string& name, const std::vector<int64_t>& shape) {
-    copy_.plan.tensors.push_back({name, quant::Type::F32, shape});
+  Copy& add_tensor(const std::string& name, const std::vector<int64_t>& shape,
+                   quant::Type type = quant::Type::F32) {
+    copy_.plan.tensors.push_back({name, type, shape});
     copy_.bytes.emplace_back(static_cast<size_t>(copy_.plan.tensors.back().bytes()));
+    return *this;
+  }
+  Copy& add_floats(const std::string& name, const std::vector<float>& values) {
+    add_tensor(name, {std::ssize(values)});
+    std::memcpy(copy_.bytes.back().data(), values.data(), values.size() * sizeof(float));
     return *this;
   }
   Copy& rename_tensor(const std::string& name, const std::string& other) {
@@ -195,10 +202,49 @@ TEST(Tensors, UnknownOnesAreRefusedByName) {
   EXPECT_THAT(copy.error(), HasSubstr("blk.1.attn_rel_b.weight and 1 more: it is not known"));
 }
 
-TEST(Tensors, ScalesOfWholeTensorsAreRefusedByName) {
-  Copy copy("llama");
-  copy.add_tensor("blk.1.ffn_up.scale", {1}).add_tensor("blk.2.ffn_up.scale", {1});
-  EXPECT_THAT(copy.error(), HasSubstr("blk.1.ffn_up.scale: scales of whole tensors, which NVFP4 may have"));
+/// What a scale multiplies stands in the program beside it, whatever the weight's type.
+TEST(Tensors, AScaleOfAWholeMatrixIsUsedWhereverItIs) {
+  const model::Model model = Copy("llama").add_floats("blk.1.ffn_up.scale", {2}).load();
+  EXPECT_THAT(program::dump(model.program),
+              AllOf(HasSubstr("scale=blk.1.ffn_up.scale"), Not(HasSubstr("scale=blk.0"))));
+}
+
+TEST(Tensors, ScalesOfActivationsAreLeftAside) {
+  const auto program = [](const Copy& copy) { return program::dump(copy.load().program); };
+  EXPECT_EQ(program(Copy("llama").add_floats("blk.1.ffn_up.input_scale", {2})), program(Copy("llama")));
+}
+
+TEST(Tensors, AScaleThatMakesNoSenseIsRefusedByName) {
+  const auto error = [](const char* name, const std::vector<float>& values) {
+    return Copy("llama").add_floats(name, values).error();
+  };
+  EXPECT_THAT(error("blk.1.ffn_up.scale", {1, 2}), HasSubstr("blk.1.ffn_up.scale: shape [2], expected [1]"));
+  for (const float number : {std::nanf(""), -HUGE_VALF}) {
+    EXPECT_THAT(error("blk.1.ffn_up.scale", {number}),
+                HasSubstr("blk.1.ffn_up.scale: holds what is no finite number"));
+  }
+  EXPECT_THAT(error("blk.1.ffn_uq.scale", {1}),
+              HasSubstr("blk.1.ffn_uq.scale: the weight that it scales is not there"));
+  EXPECT_THAT(error("blk.1.ffn_uq.input_scale", {1}), HasSubstr("the weight that it scales is not there"));
+  EXPECT_THAT(error("token_embd.scale", {1}),
+              HasSubstr("token_embd.scale: a scale of the whole tensor is not supported here"));
+  Copy experts("glm4moe-nvfp4", "tests/golden/make_moe.py");
+  EXPECT_EQ(experts.error(), "");
+  EXPECT_THAT(experts.remove_tensors("blk.1.ffn_down_exps.scale")
+                  .add_floats("blk.1.ffn_down_exps.scale", std::vector<float>(15, 1.0f))
+                  .error(),
+              HasSubstr("blk.1.ffn_down_exps.scale: shape [15], expected [16]"));
+  Copy halves("llama");
+  halves.add_tensor("blk.1.ffn_up.scale", {1}, quant::Type::F16);
+  EXPECT_THAT(halves.error(), HasSubstr("blk.1.ffn_up.scale: type F16, expected F32"));
+}
+
+/// As converters leave out what is 1 everywhere.
+TEST(Tensors, AScaleOfSomeMatricesAloneIsNoProblem) {
+  for (const char* name : {"blk.1.ffn_gate_exps.scale", "blk.1.ffn_up_shexp.scale", "blk.0.ffn_down.scale"}) {
+    Copy copy("glm4moe-nvfp4", "tests/golden/make_moe.py");
+    EXPECT_EQ(copy.remove_tensors(name).error(), "") << name;
+  }
 }
 
 TEST(Tensors, TablesOfAnglesAreLeftAside) {

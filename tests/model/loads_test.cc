@@ -60,6 +60,23 @@ std::string formats(bool decoded) {
   return text;
 }
 
+/// Types that a converter's file has with a scale a matrix beside them.
+std::string scaled_formats() {
+  std::set<std::string> names;
+  for (const Case& one : kCases) {
+    if (one.oracle != nullptr) continue;  // a layout of our own
+    const gguf::File file = gguf::File::open(read_case(one).model);
+    for (const gguf::Tensor& tensor : file.tensors()) {
+      const gguf::Tensor* scale =
+          tensor.name.ends_with(".weight")
+              ? file.tensor(std::string(tensor.name.substr(0, tensor.name.rfind('.'))) + ".scale")
+              : nullptr;
+      if (scale != nullptr) names.emplace(quant::type_info(tensor.type).name);
+    }
+  }
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
 std::string table() {
   std::string text = "| architecture | models | attention | layers | cases |\n|---|---|---|---|---|\n";
   for (const auto& [name, row] : rows_of_cases()) {
@@ -73,8 +90,9 @@ std::string table() {
                                              : "dense",
                     row.cases);
   }
-  return text + "\nNumber formats: " + formats(true) + ".\nKnown and refused by name: " + formats(false) +
-         ".\n";
+  return text + "\nNumber formats: " + formats(true) +
+         ".\nWith a scale of each whole matrix beside it (`.scale`): " + scaled_formats() +
+         ".\nKnown and refused by name: " + formats(false) + ".\n";
 }
 
 TEST(Readme, SaysWhatLoads) {

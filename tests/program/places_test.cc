@@ -238,11 +238,11 @@ TEST(Split, RefusesByName) {
   EXPECT_THAT(refusal({1e308, 1e308}), HasSubstr("shares of places: expected numbers"));
   TwoLayers other;
   other.b.set_layer(2);
-  other.b.silu_mul(other.program.output(), other.program.output());
+  other.b.sigmoid_mul(other.program.output(), other.program.output());
   EXPECT_EQ(error_of([&] {
               split(other.program, std::vector<double>{1, 1});
             }),
-            "2.silu_mul cannot be cut into places");
+            "2.sigmoid_mul cannot be cut into places");
 }
 
 TEST(Verify, RefusesWhatLiesAtAnotherPlaceOrIsNoPart) {

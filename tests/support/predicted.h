@@ -25,7 +25,7 @@ struct BlockCase {
   }
 };
 inline constexpr BlockCase kBlocks[] = {
-    {"glm-mtp", 0.0014}, {"glm-mtp-experts", 0.0014}, {"glm4moe-mtp", 0.002}};
+    {"glm-mtp", 0.0014}, {"glm-mtp-experts", 0.0014}, {"glm4moe-mtp", 0.002}, {"glm4moe-mtp-nvfp4", 0.002}};
 
 /// A model with its block, both compiled beside each other.
 struct ModelWithBlock {

@@ -60,6 +60,7 @@ FILES = {name: (name, {}) for name in MODELS} | {
     "glm-ollama": ("glm", dict(ollama=True)),
     "glm-ik": ("glm", dict(ik=True)),
     "glm-widths": ("glm", dict(widths=True)),
+    "glm-scaled": ("glm", dict(scaled=True)),
     "glm-mtp": ("glm", dict(mtp=True)),
     "glm-mtp-experts": ("glm", dict(mtp=True, mtp_experts=True)),
     "glm-mtp-alone": ("glm", dict(mtp=True, trunk=False)),
@@ -269,6 +270,28 @@ def prediction(c, layout):
     return t
 
 
+def larger(kind, raw, by):
+    """Rows whose numbers are so many times as large, by powers of two and so exactly."""
+    if kind == "F16":
+        return (raw.view("<f2") * by).astype("<f2").view(np.uint8)
+    if kind == "BF16":
+        return ((raw.view("<u2").astype("<u4") << 16).view("<f4") * by).astype("<f4").view("<u2")[:, 1::2].copy().view(np.uint8)
+    blocks_of_rows = raw.reshape(len(raw), -1, BLOCK[kind][1]).copy()  # each begins with its scale
+    blocks_of_rows[..., :2] = (blocks_of_rows[..., :2].copy().view("<f2") * by[..., None]).astype("<f2").view(np.uint8)
+    return blocks_of_rows.reshape(raw.shape)
+
+
+def with_scales(tensors):
+    """A number a matrix beside networks and what attention gives, as NVFP4's files have it: of each expert another one."""
+    for name, (shape, kind, raw) in list(tensors.items()):
+        if kind == "F32" or not ("ffn_" in name or "attn_output" in name):
+            continue
+        powers = 1 + np.arange(shape[0] if len(shape) == 3 else 1) % 3
+        tensors[name] = (shape, kind, larger(kind, raw, np.repeat(2.0 ** powers, len(raw) // len(powers))[:, None]))
+        scales = (2.0 ** -powers).astype("<f4")
+        tensors[name.removesuffix("weight") + "scale"] = (scales.shape, "F32", scales.view(np.uint8).reshape(1, -1))
+
+
 def arranged(c, t, layout):
     """The tensors as the layout holds them."""
     tensors = dict(t.all)
@@ -289,6 +312,8 @@ def arranged(c, t, layout):
             up = tensors.pop(b + "ffn_up_exps.weight")[2]
             both = np.concatenate([gate.reshape(experts, width, -1), up.reshape(experts, width, -1)], 1)
             tensors[b + "ffn_gate_up_exps.weight"] = ((experts, 2 * width, dim), kind, both.reshape(experts * 2 * width, -1))
+    if layout.get("scaled"):
+        with_scales(tensors)
     if layout.get("mtp"):
         extra = prediction(c, layout)
         if not layout.get("trunk", True):

@@ -30,7 +30,7 @@ struct Bind {
   const Kernel* operator()(const GatherRows&) const { return &kGatherRows; }
   const Kernel* operator()(const GateUp&) const { return &kGateUp; }
   const Kernel* operator()(const MoeGateUp&) const { return &kMoeGateUp; }
-  const Kernel* operator()(const MoeDownAdd&) const { return &kMoeDownAdd; }
+  const Kernel* operator()(const MoeDownAdd& op) const { return op.down_scale ? nullptr : &kMoeDownAdd; }
   const Kernel* operator()(const ExpertMatmul&) const { return &kExpertMatmul; }
   const Kernel* operator()(const ExpertCombine&) const { return &kExpertCombine; }
   const Kernel* operator()(const NormMatmul&) const { return nullptr; }
@@ -55,6 +55,7 @@ struct Bind {
   const Kernel* operator()(const DeltaNet&) const { return nullptr; }
   const Kernel* operator()(const GatedNorm&) const { return nullptr; }
   const Kernel* operator()(const DeltaRule&) const { return &kDeltaRule; }
+  const Kernel* operator()(const Scale&) const { return &kScale; }
 };
 
 /// Whether every weight of the op can be packed and decoded, and the cache written.
@@ -68,10 +69,11 @@ bool types_known(const Program& program, const Op& op) {
   return known;
 }
 
-/// Whether a weight is added to products, and not multiplied.
-bool is_bias(const Op& op, TensorId id) {
+/// Whether a weight is added to products, or scales them, and is no matrix that makes them.
+bool is_of_products(const Op& op, TensorId id) {
   if (const auto* experts = std::get_if<MoeGateUp>(&op.args))
-    return id == experts->gate_bias.id || id == experts->up_bias.id;
+    return id == experts->gate_bias.id || id == experts->up_bias.id || id == experts->gate_scale.id ||
+           id == experts->up_scale.id;
   const auto* down = std::get_if<MoeDownAdd>(&op.args);
   return down != nullptr && id == down->down_bias.id;
 }
@@ -80,7 +82,7 @@ bool is_bias(const Op& op, TensorId id) {
 
 bool reads_panels(const Program& program, const Op& op, TensorId id) {
   const Kernel* kernel = bind(program, op);
-  return kernel != nullptr && kernel->panels && program[id].kind == Kind::Weight && !is_bias(op, id);
+  return kernel != nullptr && kernel->panels && program[id].kind == Kind::Weight && !is_of_products(op, id);
 }
 
 const Kernel* bind(const Program& program, const Op& op) {

@@ -358,12 +358,14 @@ void multiply_rows(const Products& products, const Matrix& w, int64_t m, const P
   multiply(w, m, work, count, row, store);
 }
 
-/// What becomes of a gate's and an up matrix's products: biases are added, and one value is made of both.
+/// What becomes of a gate's and an up matrix's products: they are scaled, biases are added, and one
+/// value is made of both.
 struct Gated {
   SwigluForm form = {};
   decltype(SmallKernels::swiglu) swiglu = nullptr;  ///< null: the form is that of silu_mul
   /// Of the matrices' rows, with room for whole panels; null: none.
   const float *gate_bias = nullptr, *up_bias = nullptr;
+  float gate_scale = 1, up_scale = 1;
 
   static Gated of(const program::Swiglu& form, Isa isa) {
     if (form.is_plain()) return {};
@@ -372,6 +374,7 @@ struct Gated {
   /// Of the outputs from n on, to the place of the gate's products: [rows][kPanelRows], or where they come
   /// from tiles [kPanelRows][kGroupRows].
   void finish(const MatmulKernels& kernels, int64_t n, int64_t rows, float* gates, float* ups) const {
+    scale(rows * kPanelRows, gates, ups);
     if (gate_bias != nullptr) {
       for (int64_t i = 0; i < rows; ++i) {
         for (int j = 0; j < kPanelRows; ++j) gates[i * kPanelRows + j] += gate_bias[n + j];
@@ -381,6 +384,7 @@ struct Gated {
     activate(kernels, rows * kPanelRows, gates, ups, gates);
   }
   void finish_tile(const MatmulKernels& kernels, int64_t n, float* gates, float* ups) const {
+    scale(kTileFloats, gates, ups);
     if (gate_bias != nullptr) {
       for (int j = 0; j < kPanelRows; ++j) {
         for (int i = 0; i < kGroupRows; ++i) gates[j * kGroupRows + i] += gate_bias[n + j];
@@ -388,6 +392,10 @@ struct Gated {
       }
     }
     activate(kernels, kTileFloats, gates, ups, gates);
+  }
+  void scale(int64_t count, float* gates, float* ups) const {
+    if (gate_scale == 1 && up_scale == 1) return;
+    for (int64_t i = 0; i < count; ++i) gates[i] *= gate_scale, ups[i] *= up_scale;
   }
   /// One value of both for `count` of them, a multiple of kPanelRows.
   void activate(const MatmulKernels& kernels, int64_t count, const float* gates, const float* ups,

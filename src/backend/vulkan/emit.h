@@ -185,6 +185,7 @@ void emit(Emit& emit, const program::AttentionTemperature& op);
 void emit(Emit& emit, const program::GatherRows& op);
 void emit(Emit& emit, const program::CausalConv& op);
 void emit(Emit& emit, const program::SigmoidMul& op);
+void emit(Emit& emit, const program::Scale& op);
 void emit(Emit& emit, const program::DeltaRule& op);
 
 }  // namespace sluice::backend::vulkan

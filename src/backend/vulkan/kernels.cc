@@ -77,15 +77,15 @@ struct Has {
     const NormRoute& route = op.route;
     const MoeGateUp& experts = op.experts;
     return !route.router_bias && !op.shared_router && vector(route.norm) && vector(route.route.bias) &&
-           matrix(route.router) && p[route.router.id].shape[1] <= kMostExperts && !experts.gate_bias &&
+           matrix(route.router) && p[route.router.id].shape[1] <= kMostExperts && !is_adjusted(experts) &&
            same_units(experts.gate, experts.up) &&
            (!experts.shared_gate || same_units(experts.shared_gate, experts.shared_up));
   }
   bool operator()(const ExpertMatmul& op) const { return matrix(op.weight); }
   bool operator()(const ExpertBias& op) const { return floats(op.bias); }
-  bool operator()(const MoeGateUp& op) const { return !op.gate_bias && same_units(op.gate, op.up); }
+  bool operator()(const MoeGateUp& op) const { return !is_adjusted(op) && same_units(op.gate, op.up); }
   bool operator()(const MoeDownAdd& op) const {
-    return !op.down_bias && p[op.down.id].columns() % 8 == 0 && whole_fours(p[op.in.id]) &&
+    return !op.down_bias && !op.down_scale && p[op.down.id].columns() % 8 == 0 && whole_fours(p[op.in.id]) &&
            (!op.shared_in || (p[op.shared_down.id].columns() % 8 == 0 && whole_fours(p[op.shared_in.id])));
   }
   bool operator()(const ExpertCombine&) const { return true; }
@@ -96,6 +96,7 @@ struct Has {
   bool operator()(const AttentionTemperature&) const { return true; }
   bool operator()(const CausalConv& op) const { return floats(op.weight); }
   bool operator()(const SigmoidMul&) const { return true; }
+  bool operator()(const Scale& op) const { return vector(op.scale); }
   bool operator()(const DeltaRule& op) const {
     return vector(op.rate) && vector(op.bias) && p[op.k.id].columns() <= kLongestKey;
   }
@@ -105,6 +106,8 @@ struct Has {
   }
 
  private:
+  /// Products have biases or scales of their own.
+  static bool is_adjusted(const MoeGateUp& op) { return op.gate_bias || op.gate_scale || op.up_scale; }
   /// Units of a gate and its up have the same columns.
   bool same_units(Read gate, Read up) const {
     return matrix(gate) && p[gate.id].type == p[up.id].type && p[gate.id].columns() % 8 == 0;

@@ -18,7 +18,8 @@ enum class Elementwise : uint32_t {
   ExpertCombine,
   Temperature,
   GatherRows,
-  SigmoidMul
+  SigmoidMul,
+  Scale
 };
 
 /// Which of its parameters is the second operand's stride from head to head.
@@ -103,6 +104,13 @@ void emit(Emit& emit, const SigmoidMul& op) {
   const bool one = emit.columns(op.gate.id) == 1 && emit.heads(op.gate.id) == 1;
   emit_elementwise(emit, {Elementwise::SigmoidMul, op.in.id, op.gate.id, op.out.id, one ? 0U : 1U});
   if (one) emit.list.back().params[kHeadOfB] = 0;
+}
+
+/// A matrix of its own for a part of the row, or the only one: the count is 0.
+void emit(Emit& emit, const Scale& op) {
+  const auto each = op.ids ? static_cast<uint32_t>(op.each(emit.layout.program)) : 0U;
+  emit_elementwise(emit,
+                   {Elementwise::Scale, op.in.id, op.ids.id, op.out.id, each, {}, emit.vector(op.scale.id)});
 }
 
 uint32_t emit_top(Emit& emit, const Operand& logits) {

@@ -19,13 +19,15 @@ void MoeDownAdd::check(const Program& p) const {
     expect_weight(p, "down_bias", down_bias.id);
     expect_shape(p, "down_bias", down_bias.id, {1, experts, outputs});
   }
+  if (down_scale) Scale{weights, down_scale, ids, {weights.id}}.check(p);
   if (residual) expect_shape(p, "residual", residual.id, p[out.id].shape);
 }
 
 Cost MoeDownAdd::cost(const Program& p, const StepShape& shape) const {
   const auto used = static_cast<double>(p[ids.id].columns());
   const auto& [experts, outputs, inputs] = p[down.id].shape;
-  Cost cost{bytes_of(p, shape, {in.id, ids.id, weights.id, shared_in.id, shared_down.id, residual.id}) +
+  Cost cost{bytes_of(p, shape,
+                     {in.id, ids.id, weights.id, shared_in.id, shared_down.id, residual.id, down_scale.id}) +
                 expert_bytes(p, down.id, used, shape) + bias_bytes(p, down_bias.id, used, shape),
             p.bytes(out.id, shape),
             shape.rows * used * static_cast<double>(2 * outputs * inputs + 2 * outputs)};
@@ -34,11 +36,18 @@ Cost MoeDownAdd::cost(const Program& p, const StepShape& shape) const {
 }
 
 void MoeDownAdd::expand(Builder& b) const {
+  if (down_scale && !down_bias) {  // the sum is linear in each expert's products
+    MoeDownAdd plain = *this;
+    plain.weights.id = b.scale(weights.id, down_scale.id, ids.id), plain.down_scale = {};
+    b.emit(plain);
+    return;
+  }
   // A copy: tensors move when others are added.
   const auto [rows, one, columns] = b.program()[out.id].shape;
   const int64_t used = b.program()[ids.id].columns();
-  const TensorId each = b.activation("expert_down", rows, used, columns);
+  TensorId each = b.activation("expert_down", rows, used, columns);
   b.emit(ExpertMatmul{in, down, ids, {each}});
+  if (down_scale) each = b.scale(each, down_scale.id, ids.id);
   TensorId biased = each;
   if (down_bias) {
     biased = b.activation("expert_down", rows, used, columns);
@@ -57,7 +66,7 @@ void MoeDownAdd::expand(Builder& b) const {
 
 std::vector<OpCase> MoeDownAdd::cases() {
   const auto build = [](bool shared, bool residual = true, bool biased = false,
-                        quant::Type type = quant::Type::Q4_1) {
+                        quant::Type type = quant::Type::Q4_1, bool scaled = false) {
     return [=](Builder& b) {
       Route route{.gating = Gating::Sigmoid, .normalize = true, .scale = 1.8f};
       route.logits.id = b.activation("logits", kStepRows, 1, 16);
@@ -68,6 +77,7 @@ std::vector<OpCase> MoeDownAdd::cases() {
       op.weights.id = route.weights.id;
       op.down.id = b.weight("down", type, 16, 512, 256);
       if (biased) op.down_bias.id = b.weight("down_bias", quant::Type::F32, 1, 16, 512);
+      if (scaled) op.down_scale.id = b.weight("down_scale", quant::Type::F32, 1, 1, 16);
       if (shared) {
         op.shared_in.id = b.activation("shared_x", kStepRows, 1, 512);
         op.shared_down.id = b.weight("shared_down", quant::Type::Q6_K, 1, 512, 512);
@@ -130,6 +140,9 @@ std::vector<OpCase> MoeDownAdd::cases() {
           {"4 of 16 MXFP4, biased, rows 1", 1, build(false, true, true, Type::MXFP4)},
           {"4 of 16 MXFP4, biased, rows 9", 9, build(false, true, true, Type::MXFP4)},
           {"4 of 16 MXFP4, biased, rows 150", 150, build(false, true, true, Type::MXFP4)},
+          {"4 of 16 NVFP4, scaled, rows 1", 1, build(false, true, false, Type::NVFP4, true)},
+          {"4 of 16 NVFP4, scaled and biased, rows 9", 9, build(false, true, true, Type::NVFP4, true)},
+          {"4 of 16 NVFP4, scaled, rows 70", 70, build(false, true, false, Type::NVFP4, true)},
           {"4 of 16 with shared, biased, no residual, rows 9", 9, build(true, false, true)},
           {"4 of 16 with shared, biased, no residual, rows 70", 70, build(true, false, true)},
           {"4 of 16 with shared, no residual, rows 1", 1, build(true, false)},

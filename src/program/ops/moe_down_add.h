@@ -7,7 +7,7 @@
 namespace sluice::program {
 
 /// out[r] = residual[r] + shared_down shared_in[r] + sum over k of weights[r, k] * (down[ids[r, k]] in[r,
-/// k]), where down's products have their biases added
+/// k]), where down's products are scaled, and have their biases added
 struct MoeDownAdd {
   static constexpr const char* kName = "moe_down_add";
   Read in;           // [rows, used, inputs]
@@ -15,6 +15,7 @@ struct MoeDownAdd {
   Read weights;      // [rows, 1, used]
   Read down;         // [experts, outputs, inputs]
   Read down_bias;    // [1, experts, outputs], optional
+  Read down_scale;   // [1, 1, experts], optional
   Read shared_in;    // [rows, 1, shared inputs], optional with the one below
   Read shared_down;  // [1, outputs, shared inputs]
   Read residual;     // [rows, 1, outputs], optional
@@ -22,7 +23,8 @@ struct MoeDownAdd {
 
   template <typename F>
   void operands(F&& f) const {
-    f("in", in), f("ids", ids), f("weights", weights), f("down", down), f("down_bias", down_bias);
+    f("in", in), f("ids", ids), f("weights", weights), f("down", down), f("down_bias", down_bias),
+        f("down_scale", down_scale);
     f("shared_in", shared_in), f("shared_down", shared_down), f("residual", residual), f("out", out);
   }
   std::string attributes() const { return ""; }

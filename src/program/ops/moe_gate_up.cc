@@ -11,6 +11,8 @@ void MoeGateUp::check(const Program& p) const {
   if (static_cast<bool>(gate_bias) != static_cast<bool>(up_bias)) fail("biases are those of gate and of up");
   if (gate_bias)
     ExpertBias{{out.id}, gate_bias, ids, out}.check(p), ExpertBias{{out.id}, up_bias, ids, out}.check(p);
+  for (const Read scale : {gate_scale, up_scale})
+    if (scale) Scale{{out.id}, scale, ids, out}.check(p);
   SiluMul{{out.id}, {out.id}, out, form}.check(p);
   const bool shared = static_cast<bool>(shared_gate);
   if (shared && !form.is_plain()) fail("shared experts have plain gates");
@@ -23,7 +25,7 @@ void MoeGateUp::check(const Program& p) const {
 Cost MoeGateUp::cost(const Program& p, const StepShape& shape) const {
   const auto used = static_cast<double>(p[ids.id].columns());
   const auto& [experts, outputs, inputs] = p[gate.id].shape;
-  Cost cost{bytes_of(p, shape, {in.id, ids.id, shared_gate.id, shared_up.id}) +
+  Cost cost{bytes_of(p, shape, {in.id, ids.id, shared_gate.id, shared_up.id, gate_scale.id, up_scale.id}) +
                 expert_bytes(p, gate.id, used, shape) + expert_bytes(p, up.id, used, shape) +
                 bias_bytes(p, gate_bias.id, used, shape) + bias_bytes(p, up_bias.id, used, shape),
             bytes_of(p, shape, {out.id, shared_out.id}),
@@ -36,16 +38,18 @@ void MoeGateUp::expand(Builder& b) const {
   // A copy: tensors move when others are added.
   const auto [rows, used, columns] = b.program()[out.id].shape;
   const auto product = [&, rows = rows, used = used, columns = columns](const char* name, Read weight,
-                                                                        Read bias) {
-    const TensorId plain = b.activation(name, rows, used, columns);
-    b.emit(ExpertMatmul{in, weight, ids, {plain}});
-    if (!bias) return plain;
+                                                                        Read scale, Read bias) {
+    TensorId result = b.activation(name, rows, used, columns);
+    b.emit(ExpertMatmul{in, weight, ids, {result}});
+    if (scale) result = b.scale(result, scale.id, ids.id);
+    if (!bias) return result;
     const TensorId biased = b.activation(name, rows, used, columns);
-    b.emit(ExpertBias{{plain}, bias, ids, {biased}});
+    b.emit(ExpertBias{{result}, bias, ids, {biased}});
     return biased;
   };
   if (shared_gate) b.emit(GateUp{in, shared_gate, shared_up, shared_out});
-  const TensorId gate_out = product("gate", gate, gate_bias), up_out = product("up", up, up_bias);
+  const TensorId gate_out = product("gate", gate, gate_scale, gate_bias),
+                 up_out = product("up", up, up_scale, up_bias);
   b.emit(SiluMul{{gate_out}, {up_out}, out, form});
 }
 
@@ -114,11 +118,30 @@ std::vector<OpCase> MoeGateUp::cases() {
       b.moe_gate_up(op);
     };
   };
+  // With a scale a matrix, as NVFP4's files have them.
+  const auto build_scaled = [](quant::Type type, int64_t columns, int64_t outputs) {
+    return [=](Builder& b) {
+      Route route{.gating = Gating::Softmax, .normalize = true};
+      route.logits.id = b.activation("logits", kStepRows, 1, 16);
+      b.route(route, 4);
+      MoeGateUp op;
+      op.in.id = b.activation("x", kStepRows, 1, columns);
+      op.ids.id = route.ids.id;
+      op.gate.id = b.weight("gate", type, 16, outputs, columns);
+      op.up.id = b.weight("up", type, 16, outputs, columns);
+      op.gate_scale.id = b.weight("gate_scale", quant::Type::F32, 1, 1, 16);
+      op.up_scale.id = b.weight("up_scale", quant::Type::F32, 1, 1, 16);
+      b.moe_gate_up(op);
+    };
+  };
   using quant::Type;
   return {{"4 of 16 with shared rows 1", 1, build(true, false)},
           {"4 of 16 MXFP4, biased and clamped, rows 1", 1, build_biased(Type::MXFP4, 576, 288, 7)},
           {"4 of 16 MXFP4, biased and clamped, rows 9", 9, build_biased(Type::MXFP4, 576, 288, 0.7f)},
           {"4 of 16 MXFP4, biased and clamped, rows 150", 150, build_biased(Type::MXFP4, 576, 288, 7)},
+          {"4 of 16 NVFP4, scaled, rows 1", 1, build_scaled(Type::NVFP4, 576, 96)},
+          {"4 of 16 NVFP4, scaled, rows 9", 9, build_scaled(Type::NVFP4, 576, 96)},
+          {"4 of 16 NVFP4, scaled, rows 150", 150, build_scaled(Type::NVFP4, 576, 288)},
           {"4 of 16 Q8_0, biased and clamped, 72 outputs rows 20", 20, build_biased(Type::Q8_0, 320, 72, 7)},
           {"4 of 64 alike Q4_0 rows 2", 2, build_alike(Type::Q4_0, 64, 448, true)},
           {"4 of 64 alike Q4_0 rows 33", 33, build_alike(Type::Q4_0, 64, 2048, true)},

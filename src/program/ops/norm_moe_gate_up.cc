@@ -104,10 +104,25 @@ std::vector<OpCase> NormMoeGateUp::cases() {
                   .form = {.alpha = 1.702f, .limit = 60, .shift = 1}};
     b.norm_moe_gate_up(op, 4);
   };
+  const auto build_scaled = [=](Builder& b) {
+    NormMoeGateUp op;
+    op.route = {.in = {b.activation("x", kStepRows, 1, 2048)},
+                .norm = {b.weight("norm", quant::Type::F32, 1, 1, 2048)},
+                .router = {b.weight("router", quant::Type::F32, 1, 32, 2048)},
+                .route = sigmoid};
+    op.route.route.bias.id = b.weight("bias", quant::Type::F32, 1, 1, 32);
+    op.experts = {.gate = {b.weight("gate", quant::Type::NVFP4, 32, 96, 2048)},
+                  .up = {b.weight("up", quant::Type::NVFP4, 32, 96, 2048)},
+                  .gate_scale = {b.weight("gate_scale", quant::Type::F32, 1, 1, 32)},
+                  .up_scale = {b.weight("up_scale", quant::Type::F32, 1, 1, 32)}};
+    b.norm_moe_gate_up(op, 4);
+  };
   using quant::Type;
   // Of 1,024 columns and one row, a single output of Q5_K was a third of the sum of squares, and the CPU's
   // error, too, above the limit. A share makes a few rows most of the sum: of 7 rows of Q4_K the same.
   return {{"softmax 4 of 32 of MXFP4, biased and clamped, rows 3", 3, build_biased},
+          {"sigmoid 4 of 32 of NVFP4, scaled, rows 1", 1, build_scaled},
+          {"sigmoid 4 of 32 of NVFP4, scaled, rows 5", 5, build_scaled},
           {"sigmoid 4 of 64 with shared rows 1", 1, build(64, 4, Type::Q5_K, sigmoid)},
           {"softmax 6 of 64 with shared rows 1", 1, build(64, 6, Type::Q4_0, softmax)},
           {"sigmoid 8 of 160 in groups rows 1", 1, build(160, 8, Type::F32, groups)},

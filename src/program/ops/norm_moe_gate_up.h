@@ -23,6 +23,7 @@ struct NormMoeGateUp {
     f("router_bias", route.router_bias), f("shared_router", shared_router), f("bias", route.route.bias),
         f("gate", experts.gate);
     f("up", experts.up), f("gate_bias", experts.gate_bias), f("up_bias", experts.up_bias);
+    f("gate_scale", experts.gate_scale), f("up_scale", experts.up_scale);
     f("shared_gate", experts.shared_gate);
     f("shared_up", experts.shared_up), f("ids", route.route.ids), f("weights", route.route.weights);
     f("shared_out", experts.shared_out), f("out", experts.out);

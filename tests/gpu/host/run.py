@@ -10,7 +10,7 @@ import sys
 import tempfile
 
 SHAPES = [("glm-4.7-flash", "q4_0"), ("glm-4.7-flash", "q4_k_m"), ("deepseek-v2-lite", "q4_k_m"), ("youtu-llm-2b", "q8_0"),
-          ("qwen3-30b-a3b", "q4_k_m"), ("qwen3-8b", "q4_k_m"), ("gpt-oss-20b", "mxfp4"), ("qwen3.6-35b-a3b", "q4_k_m"), ("glm-4.5-air", "iq3_s"),
+          ("qwen3-30b-a3b", "q4_k_m"), ("qwen3-8b", "q4_k_m"), ("gpt-oss-20b", "mxfp4"), ("qwen3-30b-a3b", "nvfp4"), ("glm-4.7-flash", "nvfp4"), ("qwen3.6-35b-a3b", "q4_k_m"), ("glm-4.5-air", "iq3_s"),
           ("kimi-linear-48b-a3b", "q4_k_m")]
 
 

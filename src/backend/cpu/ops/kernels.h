@@ -9,6 +9,6 @@ extern const Kernel kEmbed, kRmsNorm, kMatmul, kMatmulAdd, kHeadMatmulColumns, k
     kKvAppend, kMlaAttend, kRoute, kSiluMul, kAdd, kGatherRows, kGateUp, kMoeGateUp, kMoeDownAdd,
     kExpertMatmul, kExpertCombine;
 extern const Kernel kAttend, kAttentionTemperature, kAddBias, kExpertBias, kMlaValues, kCausalConv, kCopy,
-    kAllReduce, kAllGather, kSigmoidMul, kDeltaRule;
+    kAllReduce, kAllGather, kSigmoidMul, kDeltaRule, kScale;
 
 }  // namespace sluice::backend::cpu

@@ -122,7 +122,7 @@ int64_t down_input_floats(const Program& p, const MoeDownAdd& op, int64_t rows) 
   return op.shared_in ? std::max(floats, input_floats(rows, p[op.shared_in.id].columns())) : floats;
 }
 
-/// Floats of a bias row, in whole panels.
+/// Floats of a bias row, or of a row of scales, in whole panels.
 int64_t bias_floats(const Program& p, Read bias) {
   return bias ? (p[bias.id].columns() + kPanelRows - 1) / kPanelRows * kPanelRows : 0;
 }
@@ -146,6 +146,10 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
       c.scratch() + LazyInputs::floats(rows, gate.columns) + ByExpert::ints(gate.matrices, rows, used);
   float* const up_bias = gate_bias + bias_floats(p, op.gate_bias);
   if (op.gate_bias) gated.gate_bias = gate_bias, gated.up_bias = up_bias;
+  float* const gate_scale = up_bias + bias_floats(p, op.up_bias);  // of each expert
+  float* const up_scale = gate_scale + bias_floats(p, op.gate_scale);
+  if (op.gate_scale) c.memory.weight(op.gate_scale.id).decode_row(0, 0, gate_scale);
+  if (op.up_scale) c.memory.weight(op.up_scale.id).decode_row(0, 0, up_scale);
   uint16_t* const rounded = c.rounded(p, op.out.id);
   const bool tiled = of_experts.tiled(gate, up), shared_tiled = of_all.tiled(shared_gate, shared_up);
   const auto work = [&](int64_t m) {
@@ -165,6 +169,8 @@ void moe_gate_up(const Program& p, const Op& record, const Context& c) {
       c.memory.weight(op.gate_bias.id).decode_row(0, e, gate_bias);
       c.memory.weight(op.up_bias.id).decode_row(0, e, up_bias);
     }
+    if (op.gate_scale) gated.gate_scale = gate_scale[e];
+    if (op.up_scale) gated.up_scale = up_scale[e];
     multiply_gated(
         of_experts, gate, up, e, panels, sorted.count(e), x, [&](int64_t i) { return of[i].row; }, gated,
         rounded == nullptr ? nullptr : rounded + sorted.groups_before(e) * kGroupRows * gate.rows,
@@ -176,7 +182,7 @@ int64_t moe_gate_up_scratch(const Program& p, const Op& record, const CompileOpt
   const auto& op = std::get<MoeGateUp>(record.args);
   return LazyInputs::floats(options.max_rows, p[op.gate.id].columns()) +
          ByExpert::ints(p[op.gate.id].shape[0], options.max_rows, p[op.ids.id].columns()) +
-         2 * bias_floats(p, op.gate_bias);
+         2 * bias_floats(p, op.gate_bias) + bias_floats(p, op.gate_scale) + bias_floats(p, op.up_scale);
 }
 
 /// Up to so many rows moe_down_add may go by down_apart: with more, inputs may come as bf16.

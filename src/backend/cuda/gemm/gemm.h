@@ -64,18 +64,23 @@ struct Sink {
   int32_t head_per_matrix;  ///< 1: matrix h writes head h
 };
 
-/// out = tokens times weight, or that and tokens times up made one as `form` says. Biases come before.
+/// out = tokens times weight, or that and tokens times up made one as `form` says. Scales and biases come
+/// before.
 struct Product {
   Matrix weight, up;
   bool gated;
   Tokens tokens;
   TokenPlan plan;
   Sink sink;
-  const float *bias = nullptr, *up_bias = nullptr;  ///< null, or [matrix][output]
+  const float *bias = nullptr, *up_bias = nullptr;    ///< null, or [matrix][output]
+  const float *scale = nullptr, *up_scale = nullptr;  ///< null, or [matrix]
   program::Swiglu form = {};
 
-  /// Neither biases nor another activation than SiLU.
-  SLUICE_BOTH bool is_plain() const { return bias == nullptr && up_bias == nullptr && form.is_plain(); }
+  /// Neither biases nor scales nor another activation than SiLU.
+  SLUICE_BOTH bool is_plain() const {
+    return bias == nullptr && up_bias == nullptr && scale == nullptr && up_scale == nullptr &&
+           form.is_plain();
+  }
 };
 
 /// out = silu(tokens times gate) * (tokens times up) of a few rows, whose tokens lie in rows.

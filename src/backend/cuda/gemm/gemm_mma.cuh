@@ -73,9 +73,11 @@ __device__ __forceinline__ float result_of(const Product& p, const TokenSlot& to
     if (p.gated) value = silu(value) * (up * token_slot.scale);
   } else {
     const int64_t of_bias = int64_t{token_slot.matrix} * p.weight.rows + n;
+    if (p.scale != nullptr) value *= __ldg(p.scale + token_slot.matrix);
     if (p.bias != nullptr) value += __ldg(p.bias + of_bias);
     if (p.gated) {
       up *= token_slot.scale;
+      if (p.up_scale != nullptr) up *= __ldg(p.up_scale + token_slot.matrix);
       if (p.up_bias != nullptr) up += __ldg(p.up_bias + of_bias);
       value = gate(p.form, value, up);
     }

@@ -337,6 +337,8 @@ void launch_moe_gate_up(const Program& p, const Op& record, const Context& c) {
                     .gated = true,
                     .bias = floats_of(c.memory, op.gate_bias.id),
                     .up_bias = floats_of(c.memory, op.up_bias.id),
+                    .scale = c.memory.vector(op.gate_scale.id),
+                    .up_scale = c.memory.vector(op.up_scale.id),
                     .form = op.form},
                    c.memory.rows(op.out.id), packed, c);
 }

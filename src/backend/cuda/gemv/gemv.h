@@ -20,6 +20,9 @@ inline const float* floats_of(const Memory& memory, program::TensorId id) {
 /// test for each output takes time.
 constexpr bool takes_biases(quant::Type type) { return type == quant::Type::MXFP4; }
 
+/// Types whose routed experts may have a scale a matrix.
+constexpr bool takes_scales(quant::Type type) { return type == quant::Type::NVFP4; }
+
 /// Products of one row with up to four weights of one type and as many columns.
 struct GemvProducts {
   struct Part {
@@ -74,7 +77,8 @@ struct GemvGated {
     Rows<float> out;     ///< [1][slots][outputs]
     const int32_t* ids;  ///< [slots]; null: matrix 0
     int slots;
-    const float *gate_bias = nullptr, *up_bias = nullptr;  ///< null, or [matrices][outputs]: takes_biases()
+    const float *gate_bias = nullptr, *up_bias = nullptr;    ///< null, or [matrices][outputs]: takes_biases()
+    const float *gate_scale = nullptr, *up_scale = nullptr;  ///< null, or [matrices]: takes_scales()
     program::Swiglu form = {};
   };
   Experts shared{}, routed{};

@@ -51,11 +51,12 @@ struct Bind {
   const Kernel* operator()(const AddBias&) const { return first({&kAddBias}); }
   const Kernel* operator()(const GatherRows&) const { return first({&kGatherRows}); }
   const Kernel* operator()(const GateUp&) const { return first({&kGateUpGemm, &kGateUp}); }
-  // Experts with biases or another activation, and routers with biases, have fewer kernels.
+  // Experts with biases, scales or another activation, and routers with biases, have fewer kernels.
   const Kernel* operator()(const MoeGateUp& op) const {
     return op.is_plain() ? first({&kMoeGateUpGemm, &kMoeGateUp}) : first({&kMoeGateUpGemm});
   }
   const Kernel* operator()(const MoeDownAdd& op) const {
+    if (op.down_scale) return nullptr;
     return op.down_bias ? first({&kMoeDownAddGemm, &kMoeDownAdd})
                         : first({&kMoeDownAddRows, &kMoeDownAddGemm, &kMoeDownAdd});
   }
@@ -87,6 +88,7 @@ struct Bind {
   const Kernel* operator()(const SigmoidMul&) const { return first({&kSigmoidMul}); }
   const Kernel* operator()(const GatedNorm&) const { return first({&kGatedNorm}); }
   const Kernel* operator()(const DeltaRule&) const { return first({&kDeltaRuleChunked, &kDeltaRule}); }
+  const Kernel* operator()(const Scale&) const { return first({&kScale}); }
   const Kernel* operator()(const DeltaNet&) const { return first({&kDeltaNet}); }
   // Ops across places are whoever's who runs several (Executable::run_part).
   const Kernel* operator()(const Copy&) const { return nullptr; }

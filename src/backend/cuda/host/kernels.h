@@ -25,7 +25,7 @@ inline constexpr int64_t kCtx512 = 512;
 /// Any sizes will do.
 inline bool serves_all(const program::Program&, const program::Op&, const Sizes&) { return true; }
 
-extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias,
+extern const Kernel kEmbed, kRmsNorm, kRope, kKvAppend, kSiluMul, kAdd, kAddBias, kExpertBias, kScale,
     kAttentionTemperature, kGatherRows, kExpertCombine;
 extern const Kernel kCausalConv, kDeltaRule, kDeltaRuleChunked, kDeltaNet, kGatedNorm, kSigmoidMul;
 extern const Kernel kRoute, kNormRoute, kNormRouteBatch, kNormMoeGateUp, kNormMoeGateUpRows,

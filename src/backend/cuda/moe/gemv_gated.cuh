@@ -17,8 +17,9 @@ struct GatedPlanes {
   float* out;
   int out_stride;  ///< elements a slot
   const int32_t* ids;
-  int slots, rows, tasks;            ///< rows of a matrix; tasks: of a slot
-  const float *gate_bias, *up_bias;  ///< null, or [matrices][rows]
+  int slots, rows, tasks;              ///< rows of a matrix; tasks: of a slot
+  const float *gate_bias, *up_bias;    ///< null, or [matrices][rows]
+  const float *gate_scale, *up_scale;  ///< null, or [matrices]
   program::Swiglu form;
 };
 
@@ -42,6 +43,8 @@ inline bool take(const GemvGated::Experts& from, const RowShape& shape, GatedPla
        row_shape(from.gate).tasks(),
        from.gate_bias,
        from.up_bias,
+       from.gate_scale,
+       from.up_scale,
        from.form};
   return true;
 }
@@ -120,7 +123,7 @@ struct Walk {
       const bool row_ends = b - shape.lane() >= shape.blocks;
       const int n = shape.row_of(task), out = slot * e.out_stride + n;
       int matrix = 0;
-      if constexpr (takes_biases(T)) matrix = __shfl_sync(kWholeWarp, expert, slot);
+      if constexpr (takes_biases(T) || takes_scales(T)) matrix = __shfl_sync(kWholeWarp, expert, slot);
       if (row_ends) {
         b = shape.lane(), task += stride;
         settle(), begin_row();
@@ -130,6 +133,7 @@ struct Walk {
       gate_sum = lane_sum(gate_sum, shape.lanes), up_sum = lane_sum(up_sum, shape.lanes);
       if (n < e.rows && shape.lane() == 0) {
         gate_sum *= factor, up_sum *= factor;
+        if constexpr (takes_scales(T)) scale(matrix, gate_sum, up_sum);
         if constexpr (takes_biases(T)) {
           put(out, gated_by_form(matrix, n, gate_sum, up_sum) * share);
         } else {
@@ -141,6 +145,10 @@ struct Walk {
   }
   __device__ void run(const Activations& x, float factor = 1.0f, float share = 1.0f) {
     run_to(x, factor, share, [&](int at, float value) { e.out[at] = value; });
+  }
+  __device__ void scale(int matrix, float& gate_sum, float& up_sum) const {
+    if (e.gate_scale != nullptr) gate_sum *= __ldg(e.gate_scale + matrix);
+    if (e.up_scale != nullptr) up_sum *= __ldg(e.up_scale + matrix);
   }
   /// Output n of a matrix: biases added, and the activation that program::Swiglu says.
   __device__ float gated_by_form(int matrix, int n, float gate_sum, float up_sum) const {

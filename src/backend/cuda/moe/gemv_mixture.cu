@@ -101,7 +101,8 @@ bool sums_experts(const Program& program, TensorId ids, const Sizes& sizes) {
   if (summed->in.id != experts.out.id || summed->shared_in.id != experts.shared_out.id ||
       summed->weights.id != gated->route.route.weights.id)
     return false;
-  if (!experts.is_plain() || gated->route.router_bias || summed->down_bias) return false;
+  if (!experts.is_plain() || gated->route.router_bias || summed->down_bias || summed->down_scale)
+    return false;
   const Tensor &gate = program[experts.gate.id], &down = program[summed->down.id],
                &in = program[summed->in.id];
   const Tensor& shared_down = program[summed->shared_in ? summed->shared_down.id : summed->down.id];

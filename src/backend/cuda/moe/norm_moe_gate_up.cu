@@ -53,6 +53,8 @@ void launch_norm_moe_gate_up(const Program& program, const Op& record, const Con
                   ids.columns,
                   floats_of(memory, experts.gate_bias.id),
                   floats_of(memory, experts.up_bias.id),
+                  memory.vector(experts.gate_scale.id),
+                  memory.vector(experts.up_scale.id),
                   experts.form};
   if (experts.shared_gate) {
     gated.shared = {memory.matrix(experts.shared_gate.id), memory.matrix(experts.shared_up.id),
@@ -91,10 +93,13 @@ RouteRule rule_of(const Program& program, const NormRoute& route) {
   return route_rule(route.route, program[route.router.id].shape[1], program[route.route.ids.id].columns());
 }
 
-/// Biases and an activation that the kernel of one row knows, if there are any.
+/// Biases, scales and an activation that the kernel of one row knows, if there are any.
 bool takes_form(const Program& program, const NormMoeGateUp& op) {
   for (const Read bias : {op.experts.gate_bias, op.experts.up_bias})
     if (bias && program[bias.id].type != quant::Type::F32) return false;
+  if (op.experts.gate_scale || op.experts.up_scale)
+    return takes_scales(program[op.experts.gate.id].type) && !op.experts.gate_bias && !op.route.router_bias &&
+           op.experts.form.is_plain();
   return (op.experts.is_plain() && !op.route.router_bias) ||
          (takes_biases(program[op.experts.gate.id].type) && !op.experts.shared_gate && !op.route.route.bias);
 }

@@ -1,5 +1,5 @@
 // The ops that move or turn activations and read few weights or none: embed, rms_norm, rope, kv_append,
-// silu_mul, sigmoid_mul, gated_norm, add, add_bias, expert_bias, attention_temperature, gather_rows,
+// silu_mul, sigmoid_mul, gated_norm, add, add_bias, expert_bias, scale, attention_temperature, gather_rows,
 // expert_combine. A thread block a row; bound by the way from one kernel to the next.
 #include <cuda_fp16.h>
 
@@ -203,6 +203,20 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+/// ids null: of one matrix; each: numbers of an expert.
+__global__ void __launch_bounds__(kThreads)
+    scale(const Timestamps timestamps, StepView step, bool by_outputs, Rows<float> in, const float* scales,
+          Rows<int32_t> ids, int each, Rows<float> out) {
+  const PdlLink pdl(timestamps);
+  pdl.wait();
+  if (!is_row(step, by_outputs)) return;
+  for (int at = threadIdx.x; at < out.heads * out.columns; at += kThreads) {
+    const int head = at / out.columns, c = at % out.columns;
+    const int matrix = ids.data != nullptr ? __ldcg(ids(blockIdx.x) + at / each) : 0;
+    out(blockIdx.x, head)[c] = __ldcg(in(blockIdx.x, head) + c) * __ldg(scales + matrix);
+  }
+}
+
 __global__ void __launch_bounds__(kThreads)
     attention_temperature(const Timestamps timestamps, StepView step, double beta, double length,
                           Rows<float> in, Rows<float> out) {
@@ -305,6 +319,13 @@ void launch_expert_bias(const Program& program, const Op& record, const Context&
   launch(c, expert_bias, by_row(program, c, op.out.id), c.step, c.memory.rows(op.in.id),
          c.memory.matrix(op.bias.id), c.memory.int_rows(op.ids.id), c.memory.rows(op.out.id));
 }
+void launch_scale(const Program& program, const Op& record, const Context& c) {
+  const auto& op = std::get<Scale>(record.args);
+  launch(c, scale, by_row(program, c, op.out.id), c.step, by_outputs(program, op.out.id),
+         c.memory.rows(op.in.id), c.memory.vector(op.scale.id),
+         op.ids ? c.memory.int_rows(op.ids.id) : Rows<int32_t>{}, static_cast<int>(op.each(program)),
+         c.memory.rows(op.out.id));
+}
 void launch_attention_temperature(const Program& program, const Op& record, const Context& c) {
   const auto& op = std::get<AttentionTemperature>(record.args);
   launch(c, attention_temperature, by_row(program, c, op.out.id), c.step, op.beta, op.length,
@@ -340,6 +361,7 @@ const Kernel kGatedNorm{"gated_norm", serves_all, launch_gated_norm};
 const Kernel kAdd{"add", serves_all, launch_add};
 const Kernel kAddBias{"add_bias", serves_all, launch_add_bias};
 const Kernel kExpertBias{"expert_bias", serves_expert_bias, launch_expert_bias};
+const Kernel kScale{"scale", serves_all, launch_scale};
 const Kernel kAttentionTemperature{"attention_temperature", serves_all, launch_attention_temperature};
 const Kernel kGatherRows{"gather_rows", serves_all, launch_gather_rows};
 const Kernel kExpertCombine{"expert_combine", serves_all, launch_expert_combine};

@@ -15,7 +15,7 @@ layout(push_constant) uniform Params {
 layout(constant_id = 0) const uint kOp = 0;
 layout(constant_id = 1) const bool kOnto = false;
 const uint kAdd = 0, kSiluMul = 1, kAddBias = 2, kExpertBias = 3, kExpertCombine = 4, kTemperature = 5,
-           kGatherRows = 6, kSigmoidMul = 7;
+           kGatherRows = 6, kSigmoidMul = 7, kScale = 8;
 
 void main() {
   uint column = gl_GlobalInvocationID.x, head = gl_WorkGroupID.y, row = gl_WorkGroupID.z;
@@ -39,6 +39,8 @@ void main() {
   if (kOp == kSigmoidMul) value /= 1.0 + exp(-arena.numbers[b + p.count * column]);
   if (kOp == kAddBias) value += vector_of(0, head * p.columns + column);
   if (kOp == kExpertBias) value += vector_of(0, uint(arena.numbers[p.b_at + row * p.b_row + head]) * p.count + column);
+  if (kOp == kScale)
+    value *= vector_of(0, p.count == 0 ? 0 : uint(arena.numbers[p.b_at + row * p.b_row + (head * p.columns + column) / p.count]));
   if (kOp == kTemperature) value *= uintBitsToFloat(step_data.words[p.count + row]);
   arena.numbers[p.out_at + row * p.out_row + head * p.out_head + column] = value;
 }
