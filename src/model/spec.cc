@@ -195,19 +195,33 @@ double read_yarn(Keys& keys, Spec& spec) {
   return keys.number("rope.scaling.attn_factor", 1.0) * (1.0 + m * std::log(std::max(1.0, rope.factor)));
 }
 
+/// All positions divided by a factor, which old files name otherwise; 0 is none.
+void read_linear_stretch(Keys& keys, Spec& spec) {
+  const double factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0));
+  keys.known({"rope.scaling.original_context_length"});  // it says nothing here
+  if (factor == 0.0 || factor == 1.0) return;
+  if (factor < 1.0) keys.refuse("rope.scaling.factor is {}, expected at least 1", factor);
+  spec.rope_params.factor = factor;
+  spec.rope_params.original_context = 0;
+}
+
 /// Rope frequencies and the attention scale.
 void read_rope(Keys& keys, Spec& spec) {
   program::RopeParams& rope = spec.rope_params;
   rope.base = keys.number("rope.freq_base", 10000.0);
   if (rope.base <= 1.0) keys.refuse("rope.freq_base is {}, expected more than 1", rope.base);
   double mscale = 1.0;
-  const std::string type = keys.string("rope.scaling.type", "none");
+  const std::string type =
+      keys.string("rope.scaling.type", "linear");  // as llama.cpp takes files that do not say
   if (type == "yarn") {
     mscale = read_yarn(keys, spec);
-  } else if (type == "none" || (type == "linear" && keys.number("rope.scaling.factor", 1.0) == 1.0)) {
-    keys.known({"rope.scaling.original_context_length"});  // without a scaling it says nothing
+  } else if (type == "linear") {
+    read_linear_stretch(keys, spec);
+  } else if (type == "none") {
+    keys.known({"rope.scaling.original_context_length"});
   } else {
-    keys.refuse("rope.scaling.type is \"{}\", expected \"none\" or \"yarn\"", gguf::printable(type));
+    keys.refuse("rope.scaling.type is \"{}\", expected \"none\", \"linear\" or \"yarn\"",
+                gguf::printable(type));
   }
   // Of models that see images, too: a text's positions are the same in all sections.
   if (rope.pairs == program::RopePairs::Halves) keys.known({"rope.dimension_sections"});

@@ -159,18 +159,29 @@ TEST(Keys, RopeThatIsNotDoneIsRefused) {
               HasSubstr("llama.rope.dimension_count is 15, expected an even number"));
   EXPECT_THAT(Copy("qwen3-yarn").set("qwen3.rope.dimension_count", uint32_t{32}).error(),
               HasSubstr("\"yarn\", which is not supported where only 32 of 64 columns turn"));
+  EXPECT_THAT(Copy("llama").set("llama.rope.scaling.type", std::string("longrope")).error(),
+              HasSubstr("llama.rope.scaling.type is \"longrope\", expected \"none\", \"linear\" or"));
   EXPECT_THAT(Copy("llama")
-                  .set("llama.rope.scaling.type", std::string("linear"))
+                  .set("llama.rope.scaling.type", std::string("none"))
                   .set("llama.rope.scaling.factor", 4.0f)
                   .error(),
-              HasSubstr("llama.rope.scaling.type is \"linear\""));
-  EXPECT_THAT(Copy("llama").set("llama.rope.scaling.factor", 4.0f).error(),
               HasSubstr("llama.rope.scaling.factor is not supported"));
-  EXPECT_EQ(Copy("llama")
-                .set("llama.rope.scaling.type", std::string("linear"))
-                .set("llama.rope.scaling.factor", 1.0f)
-                .error(),
-            "");
+  EXPECT_THAT(Copy("llama").set("llama.rope.scaling.factor", 0.5f).error(),
+              HasSubstr("llama.rope.scaling.factor is 0.5, expected at least 1"));
+}
+
+TEST(Keys, AFactorAloneStretchesAllPairsAlike) {
+  const auto first_and_last = [](const Copy& copy) {
+    const program::RopeParams rope = copy.load().spec.rope_params;
+    return std::pair(rope.frequency(0, 32), rope.frequency(15, 32));
+  };
+  const auto [first, last] = first_and_last(Copy("llama"));
+  const std::pair quarter(first / 4, last / 4);
+  EXPECT_EQ(first_and_last(Copy("llama-linear")), quarter);
+  EXPECT_EQ(first_and_last(Copy("llama").set("llama.rope.scaling.factor", 4.0f)), quarter);
+  EXPECT_EQ(first_and_last(Copy("llama").set("llama.rope.scale_linear", 4.0f)), quarter);
+  for (const float none : {0.0f, 1.0f})
+    EXPECT_EQ(first_and_last(Copy("llama").set("llama.rope.scaling.factor", none)), std::pair(first, last));
 }
 
 TEST(Keys, ColumnsOfAHeadThatDoNotTurnAreAFact) {

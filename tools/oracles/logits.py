@@ -75,6 +75,8 @@ def rope_parameters(c):
     r = c.get("rope")
     if not r:
         return {"rope_type": "default", "rope_theta": c["theta"]}
+    if r["kind"] == "linear":
+        return {"rope_type": "linear", "rope_theta": c["theta"], "factor": r["factor"]}
     common = {"rope_theta": c["theta"], "factor": r["factor"], "original_max_position_embeddings": r["original"]}
     if "all_dim" in r:  # latent attention: the rotation keeps its magnitude, scores are multiplied
         common |= {"mscale": r["all_dim"], "mscale_all_dim": r["all_dim"]}

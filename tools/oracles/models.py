@@ -28,6 +28,7 @@ MODELS = {
     # All that Llama 3.2 adds: frequencies stretched by rope_freqs, a tied output; and one head of keys for eight.
     "llama3": dict(STANDARD, hf="Llama", kv_heads=1, tied=True, theta=5e5, seed=3,
                    rope=dict(kind="llama3", factor=8.0, low=1.0, high=4.0, original=256)),
+    "llama-linear": dict(STANDARD, hf="Llama", layers=2, seed=47, rope=dict(kind="linear", factor=4.0, original=1024)),
     "qwen2": dict(STANDARD, hf="Qwen2", arch="qwen2", bias=True, tied=True, theta=1e6, eps=1e-6, seed=4),
     "qwen3": dict(STANDARD, hf="Qwen3", arch="qwen3", heads=6, kv_heads=3, head=64, qk_norm=True, theta=1e6, eps=1e-6, seed=5),
     "qwen3-yarn": dict(STANDARD, hf="Qwen3", arch="qwen3", layers=2, heads=4, head=64, qk_norm=True, theta=1e6, eps=1e-6,
@@ -213,6 +214,8 @@ def standard_keys(c):
     if c["rope"] and c["rope"]["kind"] == "yarn":
         keys += [("rope.scaling.type", "str", "yarn"), ("rope.scaling.factor", "f32", c["rope"]["factor"]),
                  ("rope.scaling.original_context_length", "u32", c["rope"]["original"])]
+    if c["rope"] and c["rope"]["kind"] == "linear":
+        keys += [("rope.scaling.type", "str", "linear"), ("rope.scaling.factor", "f32", c["rope"]["factor"])]
     return keys
 
 

@@ -12,6 +12,7 @@ double RopeParams::frequency(int64_t pair, int64_t dims) const {
   if (!turns) return 0;
   const double plain = std::pow(base, -2.0 * static_cast<double>(pair) / static_cast<double>(dims));
   if (factor == 1.0) return plain;
+  if (original_context == 0) return plain / factor;
   // YaRN: pairs that turn often within the original context keep their frequency, slow ones are stretched,
   // with a linear ramp over the pair index between. The index of a pair that turns `rotations` times is dims
   // * ln(context / (rotations * 2 pi)) / (2 ln base).
@@ -32,9 +33,12 @@ int64_t Rope::rope_columns(const Program& p) const { return p[in.id].columns() -
 std::string Rope::attributes() const {
   std::string text = fmt::format("base {:g}", params.base);
   if (params.pairs == RopePairs::Halves) text += " halves";
-  if (params.factor != 1.0)
+  if (params.factor != 1.0 && params.original_context == 0) {
+    text += fmt::format(" linear factor {:g}", params.factor);
+  } else if (params.factor != 1.0) {
     text += fmt::format(" yarn factor {:g} of {:g}{}", params.factor, params.original_context,
                         params.whole_ramp ? "" : ", ramp between pairs");
+  }
   if (passed > 0) text += fmt::format(" passed {}", passed);
   return text;
 }
@@ -105,6 +109,7 @@ std::vector<OpCase> Rope::cases() {
   };
   return {{"plain 20x64", 5, latent({1e6})},
           {"yarn 20x64", 5, latent({1e4, 40, 4096})},
+          {"linear 20x64", 5, latent({.base = 1e4, .factor = 4, .original_context = 0})},
           {"yarn, ramp between pairs, 20x64", 5,
            latent({.base = 1.5e5, .factor = 32, .original_context = 4096, .whole_ramp = false})},
           {"halves 8x128", 5, whole(RopePairs::Halves, false)},

@@ -16,7 +16,7 @@ enum class RopePairs : uint8_t { Neighbours, Halves };
 struct RopeParams {
   double base = 10000.0;
   double factor = 1.0;               ///< context stretch
-  double original_context = 4096.0;  ///< context before the stretch
+  double original_context = 4096.0;  ///< context before YaRN's stretch; 0: all pairs are stretched alike
   double beta_fast = 32.0;  ///< rotations over the original context above which a pair keeps its frequency
   double beta_slow = 1.0;   ///< rotations below which a pair is stretched by the whole factor
   bool whole_ramp = true;   ///< the ramp between begins and ends at whole pairs
