@@ -53,25 +53,29 @@ class Finder {
   /// The same of a tensor that lies in the file as one of this shape.
   TensorId find_as(const gguf::Tensor& found, const std::array<int64_t, 4>& shape, int64_t matrices,
                    int64_t rows, int64_t columns) {
-    const gguf::Tensor* const tensor = &found;
-    const std::string name(found.name);
-    used_.insert(tensor->name);
-    const quant::TypeInfo& type = quant::type_info(tensor->type);
-    if (type.decode == nullptr) {
-      problems_.add("{}: type {} is not supported", name, type.name);
-      return kNoTensor;
+    if (!is_as(found, shape, matrices, rows, columns)) return kNoTensor;
+    return add(std::string(found.name), found.type, matrices, rows, columns, found.bytes);
+  }
+
+  /// Three weights of so many rows each (of so many numbers each: columns 1) that lie in one tensor, one
+  /// below another.
+  std::array<TensorId, 3> stacked(const std::string& name, const std::array<int64_t, 3>& rows,
+                                  int64_t columns) {
+    std::array<TensorId, 3> parts = {kNoTensor, kNoTensor, kNoTensor};
+    const gguf::Tensor& tensor = *file_.tensor(name);
+    const int64_t all = rows[0] + rows[1] + rows[2];
+    const bool vectors = columns == 1;
+    const int64_t all_rows = vectors ? 1 : all, all_columns = vectors ? all : columns;
+    if (!is_as(tensor, {all_columns, all_rows, 1, 1}, 1, all_rows, all_columns)) return parts;
+    size_t at = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const auto bytes =
+          static_cast<size_t>(quant::bytes_of(quant::type_info(tensor.type), rows[i] * columns));
+      parts[i] = add(fmt::format("{}:{}", name, "qkv"[i]), tensor.type, 1, vectors ? 1 : rows[i],
+                     vectors ? rows[i] : columns, tensor.bytes.subspan(at, bytes));
+      at += bytes;
     }
-    if (tensor->shape != shape) {
-      std::string expected = fmt::format("[{}", columns);
-      if (rows > 1 || matrices > 1) expected += fmt::format(", {}", rows);
-      if (matrices > 1) expected += fmt::format(", {}", matrices);
-      problems_.add("{}: shape {}, expected {}]", name, gguf::shape_text(*tensor), expected);
-      return kNoTensor;
-    }
-    const TensorId id = builder_.weight(name, tensor->type, matrices, rows, columns);
-    bytes_.resize(static_cast<size_t>(id) + 1);
-    bytes_[static_cast<size_t>(id)] = tensor->bytes;
-    return id;
+    return parts;
   }
 
   TensorId vector(const std::string& name, int64_t columns) { return find(name, 1, 1, columns); }
@@ -134,6 +138,30 @@ class Finder {
   }
 
  private:
+  /// Whether a tensor can be decoded and has this shape; a problem where not. The other numbers: what a
+  /// message says was expected.
+  bool is_as(const gguf::Tensor& tensor, const std::array<int64_t, 4>& shape, int64_t matrices, int64_t rows,
+             int64_t columns) {
+    used_.insert(tensor.name);
+    const quant::TypeInfo& type = quant::type_info(tensor.type);
+    if (type.decode == nullptr) {
+      problems_.add("{}: type {} is not supported", tensor.name, type.name);
+      return false;
+    }
+    if (tensor.shape == shape) return true;
+    std::string expected = fmt::format("[{}", columns);
+    if (rows > 1 || matrices > 1) expected += fmt::format(", {}", rows);
+    if (matrices > 1) expected += fmt::format(", {}", matrices);
+    problems_.add("{}: shape {}, expected {}]", tensor.name, gguf::shape_text(tensor), expected);
+    return false;
+  }
+  TensorId add(const std::string& name, quant::Type type, int64_t matrices, int64_t rows, int64_t columns,
+               std::span<const std::byte> bytes) {
+    const TensorId id = builder_.weight(name, type, matrices, rows, columns);
+    bytes_.resize(static_cast<size_t>(id) + 1);
+    bytes_[static_cast<size_t>(id)] = bytes;
+    return id;
+  }
   std::string at(const char* name, const char* suffix = "weight") const {
     return fmt::format("{}{}.{}", block_, name, suffix);
   }
@@ -179,12 +207,22 @@ class Finder {
     const int64_t queries = spec_.heads * spec_.key(), keys = spec_.kv_heads * spec_.key(),
                   values = spec_.kv_heads * spec_.value;
     const int64_t gates = spec_.gated_queries ? spec_.heads * spec_.value : 0;
-    l.q = scaled_matrix(at("attn_q"), queries + gates, spec_.dim);
-    l.k = scaled_matrix(at("attn_k"), keys, spec_.dim);
-    l.v = scaled_matrix(at("attn_v"), values, spec_.dim);
-    l.q_bias = optional_vector(at("attn_q", "bias"), queries);
-    l.k_bias = optional_vector(at("attn_k", "bias"), keys);
-    l.v_bias = optional_vector(at("attn_v", "bias"), values);
+    if (has(at("attn_qkv"))) {  // one below another (convert_hf_to_gguf.py --fuse-qkv)
+      const auto parts = stacked(at("attn_qkv"), {queries + gates, keys, values}, spec_.dim);
+      l.q = parts[0], l.k = parts[1], l.v = parts[2];
+    } else {
+      l.q = scaled_matrix(at("attn_q"), queries + gates, spec_.dim);
+      l.k = scaled_matrix(at("attn_k"), keys, spec_.dim);
+      l.v = scaled_matrix(at("attn_v"), values, spec_.dim);
+    }
+    if (has(at("attn_qkv", "bias"))) {
+      const auto parts = stacked(at("attn_qkv", "bias"), {queries, keys, values}, 1);
+      l.q_bias = parts[0], l.k_bias = parts[1], l.v_bias = parts[2];
+    } else {
+      l.q_bias = optional_vector(at("attn_q", "bias"), queries);
+      l.k_bias = optional_vector(at("attn_k", "bias"), keys);
+      l.v_bias = optional_vector(at("attn_v", "bias"), values);
+    }
     l.q_norm = optional_vector(at("attn_q_norm"), spec_.key());
     l.k_norm = optional_vector(at("attn_k_norm"), spec_.key());
     l.attn_output = scaled_matrix(at("attn_output"), spec_.dim, spec_.heads * spec_.value);

@@ -8,10 +8,13 @@
 #include <cstring>
 #include <filesystem>
 
+#include "backend/cpu/cpu_backend.h"
+#include "backend/ref/ref_backend.h"
 #include "model/model.h"
 #include "support/command.h"
 #include "support/gguf_copy.h"
 #include "support/golden.h"
+#include "support/golden_cases.h"
 #include "text/toy_vocab.h"
 
 namespace sluice::test {
@@ -66,6 +69,25 @@ class Copy {
       copy_.plan.tensors.erase(copy_.plan.tensors.begin() + static_cast<std::ptrdiff_t>(i));
       copy_.bytes.erase(copy_.bytes.begin() + static_cast<std::ptrdiff_t>(i));
     }
+    return *this;
+  }
+
+  /// Several tensors as one, whose rows lie one below another.
+  Copy& stack(const std::vector<std::string>& names, const std::string& as) {
+    gguf::WriteTensor whole;
+    std::vector<std::byte> bytes;
+    for (const std::string& name : names) {
+      const auto found = std::ranges::find(copy_.plan.tensors, name, &gguf::WriteTensor::name);
+      const std::vector<std::byte>& part =
+          copy_.bytes[static_cast<size_t>(found - copy_.plan.tensors.begin())];
+      bytes.insert(bytes.end(), part.begin(), part.end());
+      const int64_t before = whole.shape.empty() ? 0 : whole.shape.back();
+      whole = *found;
+      whole.shape.back() += before;
+      remove_tensors(name);
+    }
+    whole.name = as;
+    copy_.plan.tensors.push_back(whole), copy_.bytes.push_back(bytes);
     return *this;
   }
 
@@ -273,6 +295,25 @@ TEST(Tensors, SplitKeysAndValuesGoBeforeUnsplitOnes) {
   const model::Model model = Copy("glm").add_tensor("blk.0.attn_kv_b.weight", {128, 512}).load();
   EXPECT_THAT(program::dump(model.program),
               AllOf(HasSubstr("blk.0.attn_k_b.weight"), Not(HasSubstr("attn_kv_b"))));
+}
+
+/// As convert_hf_to_gguf.py --fuse-qkv leaves them, of models whose parts give transformers' logits.
+TEST(Tensors, QueriesKeysAndValuesMayLieInOne) {
+  const Golden golden = golden_case("glm4moe-q8_0-air", kMoe);
+  Copy joined("glm4moe-q8_0-air", "tests/golden/make_moe.py");
+  for (const char* block : {"blk.0.", "blk.2."}) {  // the others stay apart
+    for (const char* end : {"weight", "bias"}) {
+      const auto name = [&](const char* part) { return fmt::format("{}attn_{}.{}", block, part, end); };
+      joined.stack({name("q"), name("k"), name("v")}, name("qkv"));
+    }
+  }
+  const auto ref = backend::make_ref_backend();
+  const auto cpu = backend::make_cpu_backend({.threads = 2});
+  const model::Model model = joined.load();
+  for (program::Backend* backend : {ref.get(), cpu.get()})
+    EXPECT_EQ(logits_of(golden, model, *backend, 7), logits_of(golden, *backend, 7));
+  EXPECT_THAT(Copy("qwen3").add_tensor("blk.0.attn_qkv.weight", {256, 700}).error(),
+              HasSubstr("blk.0.attn_qkv.weight: shape [256, 700], expected [256, 768]"));
 }
 
 TEST(Tensors, ABiasOrNormIsUsedWhereverItIs) {
