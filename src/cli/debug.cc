@@ -16,6 +16,7 @@
 #include "cli/output.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
+#include "text/exact_json.h"
 #include "text/jinja/template.h"
 #include "text/json_text.h"
 #include "text/output_parser.h"
@@ -36,7 +37,7 @@ void filter_lines(const Answer& answer) {
     try {
       // Before anything is built: building and walking values recurses as deep as they are nested.
       if (!text::is_json(line)) fail("expected JSON, nested at most {} deep", text::kJsonDepth);
-      Json input = Json::parse(line);
+      Json input = text::parse_plain(line);
       if (!input.is_object()) fail("expected a JSON object");
       out = answer(input);
     } catch (const text::jinja::TemplateError& error) {

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <vector>
@@ -51,6 +50,32 @@ std::string device_source(const program::BoundKernel& kernel, int most) {
   return text;
 }
 
+bool is_word(char c) {
+  return c == '_' || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+}
+
+/// The function in `{"name", how it is shared, function`; empty: a line has nothing like it.
+std::string named_function(std::string_view line) {
+  for (const std::string_view part : {"{\"", "\",", ","}) {
+    const size_t at = line.find(part);
+    if (at == std::string_view::npos) return "";
+    line.remove_prefix(at + part.size());
+  }
+  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
+  return {line.begin(), std::find_if_not(line.begin(), line.end(), is_word)};
+}
+
+/// Where a kernel's definition begins: at the last __global__ before its name and parameters without an end
+/// of something else in between.
+size_t definition_of(std::string_view text, const std::string& name) {
+  for (size_t at = text.find(name + "("); at != std::string_view::npos; at = text.find(name + "(", at + 1)) {
+    if (at == 0 || is_word(text[at - 1])) continue;
+    const size_t end = text.find_last_of("{};", at), global = text.rfind("__global__", at);
+    if (global != std::string_view::npos && (end == std::string_view::npos || end < global)) return global;
+  }
+  return std::string_view::npos;
+}
+
 }  // namespace
 
 std::string excerpt(const std::string& text, int line, int most) {
@@ -63,10 +88,8 @@ std::string excerpt(const std::string& text, int line, int most) {
   const auto show = [&](size_t i) { out += fmt::format("{:>5}  {}\n", i + 1, lines[i]); };
   // Kernel k{"name", how it is shared, function, ...}: the function stands above, and ends with a brace at
   // the margin.
-  std::smatch match;
-  static const std::regex kDefinition(R"(\{"[^"]*", *[A-Za-z:]+, *([A-Za-z_0-9]+))");
-  if (std::regex_search(lines[definition], match, kDefinition)) {
-    const std::string opening = " " + match[1].str() + "(";
+  if (const std::string function = named_function(lines[definition]); !function.empty()) {
+    const std::string opening = " " + function + "(";
     for (size_t i = definition; i-- > 0;) {
       if (lines[i].empty() || lines[i][0] == ' ' || lines[i].find(opening) == std::string::npos) continue;
       for (size_t at = i; at < definition && static_cast<int>(at - i) < most; ++at) {
@@ -81,11 +104,11 @@ std::string excerpt(const std::string& text, int line, int most) {
 }
 
 std::string device_function(const std::string& text, const std::string& name, int most) {
-  const std::regex definition("__global__[^{};]*\\b" + name + "\\(");
-  std::smatch match;
-  if (!std::regex_match(name, std::regex("\\w+")) || !std::regex_search(text, match, definition)) return "";
+  const size_t definition = definition_of(text, name);
+  if (name.empty() || definition == std::string::npos) return "";
   std::istringstream stream(text);
-  const auto first = 1 + std::count(text.begin(), text.begin() + match.position(), '\n');
+  const auto first =
+      1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(definition), '\n');
   std::string out;
   int number = 1;
   for (std::string line; std::getline(stream, line) && number < first + most; ++number) {

@@ -12,6 +12,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "text/exact_json.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {
@@ -205,7 +207,7 @@ class Translator {
     } else if (flag == "--reasoning") {
       think(shown, value);
     } else if (flag == "--chat-template-kwargs") {
-      const auto json = nlohmann::json::parse(value, nullptr, false);
+      const auto json = text::is_json(value) ? text::parse_plain(value) : nlohmann::ordered_json();
       const bool alone = json.is_object() && json.size() == 1 && json.contains("enable_thinking");
       if (!alone || !json["enable_thinking"].is_boolean())
         refuse(shown, "requests may hold them (chat_template_kwargs)");

@@ -27,6 +27,8 @@
 #include "profile/report_text.h"
 #include "profile/statistics.h"
 #include "profile/trace.h"
+#include "text/exact_json.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {
@@ -333,9 +335,9 @@ std::vector<profile::ProfileFile> read_profiles(const std::string& paths) {
   for (size_t begin = 0; begin <= paths.size();) {
     const size_t end = std::min(paths.find(',', begin), paths.size());
     const std::string path = paths.substr(begin, end - begin);
-    nlohmann::json json = nlohmann::json::parse(read_file(path), nullptr, false);
-    if (json.is_discarded()) fail("{}: no JSON", path);
-    list.push_back({path, std::move(json)});
+    const std::string text = read_file(path);
+    if (!text::is_json(text)) fail("{}: no JSON", path);
+    list.push_back({path, text::parse_plain(text)});
     begin = end + 1;
   }
   return list;

@@ -7,6 +7,7 @@
 #include "base/file.h"
 #include "cli/output.h"
 #include "cli/repl.h"
+#include "text/exact_json.h"
 #include "text/json_text.h"
 
 namespace sluice::cli {
@@ -253,7 +254,7 @@ void Repl::load(std::string_view arguments) {
   const std::string text = path == "-" ? "" : read_file(path);
   if (!text::is_json(text)) fail("{}: not JSON", path);
   try {
-    session_.restore(Json::parse(text));
+    session_.restore(text::parse_plain(text));
   } catch (const Error& error) {
     fail("{}: {}", path, error.what());
   }

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "text/exact_json.h"
 #include "text/json_text.h"
 
 namespace sluice::cli {
@@ -11,7 +12,7 @@ namespace sluice::cli {
 std::vector<int32_t> read_token_file(const std::string& path, int64_t vocabulary) {
   const std::string text = read_file(path);
   if (!text::is_json(text)) fail("{}: not JSON", path);
-  const auto json = nlohmann::json::parse(text);
+  const auto json = text::parse_plain(text);
   if (!json.is_object() || !json.contains("tokens") || !json["tokens"].is_array()) {
     fail("{}: expected an object with an array \"tokens\"", path);
   }

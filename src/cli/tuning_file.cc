@@ -10,6 +10,8 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/output.h"
+#include "text/exact_json.h"
+#include "text/json_text.h"
 
 namespace sluice::cli {
 namespace {
@@ -31,7 +33,9 @@ void warn(const std::string& path, const std::string& what) {
 Json parsed(const std::string& path) {
   std::error_code error;
   if (std::filesystem::file_size(path, error) > kMostBytes || error) return Json(Json::value_t::discarded);
-  Json json = Json::parse(read_file(path), nullptr, false);
+  const std::string text = read_file(path);
+  if (!text::is_json(text)) return Json(Json::value_t::discarded);
+  Json json = text::parse_plain(text);
   const bool known = json.is_object() && json.contains("format") && json["format"] == kFormat &&
                      json.contains("devices") && json["devices"].is_object();
   return known ? json : Json(Json::value_t::discarded);

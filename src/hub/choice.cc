@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
-#include <regex>
 
 #include "base/error.h"
 
@@ -28,13 +27,29 @@ std::string with(std::string_view text, char (*change)(char)) {
   return out;
 }
 
-/// Names are at most as long as is_safe_path allows a part to be, which is short enough for std::regex.
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+/// Whether a name in small letters is one of a number format, or of a mixture: "iq4_xs", "ud-q4_k_xl",
+/// "mxfp4_moe".
+bool is_format(std::string_view name) {
+  if (name.starts_with("ud-")) name.remove_prefix(3);
+  for (const std::string_view whole : {"nvfp4", "bf16", "f16", "fp16", "f32", "fp32"})
+    if (name == whole) return true;
+  if (!std::ranges::all_of(name, [](char c) { return is_digit(c) || c == '_' || (c >= 'a' && c <= 'z'); }))
+    return false;
+  if (name.starts_with("mxfp4")) return true;
+  if (name.starts_with('i') || name.starts_with('t')) name.remove_prefix(1);
+  return name.size() >= 2 && name[0] == 'q' && is_digit(name[1]);
+}
+
+/// The format that a file's name ends with, in capitals; or all of the name.
 std::string quant_of(const std::string& stem) {
-  static const std::regex format(
-      R"((?:^|[-._])((?:ud-)?(?:i?q[0-9]\w*|tq[0-9]\w*|mxfp4\w*|nvfp4|bf16|f16|fp16|f32|fp32))$)",
-      std::regex::icase | std::regex::optimize);
-  std::smatch match;
-  return std::regex_search(stem, match, format) ? with(match[1].str(), capital) : stem;
+  const std::string name = with(stem, small);
+  for (size_t at = 0; at <= name.size(); ++at) {
+    const bool begins = at == 0 || std::string_view("-._").find(name[at - 1]) != std::string_view::npos;
+    if (begins && is_format(std::string_view(name).substr(at))) return with(stem.substr(at), capital);
+  }
+  return stem;
 }
 
 std::string without_suffix(std::string_view path) {
@@ -50,16 +65,14 @@ struct Part {
 };
 
 Part part_of(const std::string& path) {
-  static const std::regex split(R"(-([0-9]{5})-of-([0-9]{5})\.gguf$)",
-                                std::regex::icase | std::regex::optimize);
-  // The end alone is looked at: a path may be long.
-  const size_t tail = std::string_view("-00001-of-00001.gguf").size();
-  if (path.size() <= tail) return {path, 1, 1};
-  const std::string end = path.substr(path.size() - tail);
-  std::smatch match;
-  if (!std::regex_match(end, match, split)) return {path, 1, 1};
-  return {path.substr(0, path.size() - tail) + std::string(kSuffix), std::stoul(match[1].str()),
-          std::stoul(match[2].str())};
+  constexpr std::string_view kForm = "-00000-of-00000.gguf";  // 0: any digit
+  if (path.size() <= kForm.size()) return {path, 1, 1};
+  const size_t stem = path.size() - kForm.size();
+  const std::string end = path.substr(stem);
+  const auto fits = [](char form, char c) { return form == '0' ? is_digit(c) : small(c) == form; };
+  if (!std::ranges::equal(kForm, end, fits)) return {path, 1, 1};
+  return {path.substr(0, stem) + std::string(kSuffix), std::stoul(end.substr(1, 5)),
+          std::stoul(end.substr(10, 5))};
 }
 
 /// "Q4_K_M (17.20 GB), Q8_0 (31.00 GB)".

@@ -15,7 +15,6 @@ namespace sluice::profile {
 namespace {
 
 using Json = nlohmann::ordered_json;
-using nlohmann::json;
 
 const char* group_name(Group group) {
   switch (group) {
@@ -66,9 +65,9 @@ std::string line(const Change& c) {
 }
 
 /// What a report's rows stand for: "op", unless it says otherwise.
-std::string rows_by(const json& report) { return report.value("rows_by", "op"); }
+std::string rows_by(const Json& report) { return report.value("rows_by", "op"); }
 
-std::string key_of(const json& row) {
+std::string key_of(const Json& row) {
   const int layer = row.at("layer").get<int>();
   const auto weight = row.at("weight").get<std::string>();
   return (layer >= 0 ? std::to_string(layer) + "." : std::string()) + row.at("op").get<std::string>() +
@@ -76,10 +75,10 @@ std::string key_of(const json& row) {
 }
 
 /// Rows by name. A list by record has a name twice where a layer has an op twice: the second is "name (2)".
-std::vector<std::pair<std::string, const json*>> named(const json& rows) {
-  std::vector<std::pair<std::string, const json*>> list;
+std::vector<std::pair<std::string, const Json*>> named(const Json& rows) {
+  std::vector<std::pair<std::string, const Json*>> list;
   std::map<std::string, int> seen;
-  for (const json& row : rows) {
+  for (const Json& row : rows) {
     const std::string key = key_of(row);
     const int count = ++seen[key];
     list.emplace_back(count == 1 ? key : fmt::format("{} ({})", key, count), &row);
@@ -87,7 +86,7 @@ std::vector<std::pair<std::string, const json*>> named(const json& rows) {
   return list;
 }
 
-double noise(const json& a, const json& b, const char* field) {
+double noise(const Json& a, const Json& b, const char* field) {
   return std::hypot(a.at(field).get<double>(), b.at(field).get<double>());
 }
 
@@ -98,7 +97,7 @@ constexpr double kRunToRun = 0.05;
 /// that was measured in them, and by how far their steps lie apart.
 double drift_of(std::span<const ProfileFile> a, std::span<const ProfileFile> b) {
   double low = 0, high = 0, widest = a.size() > 1 && b.size() > 1 ? 0 : kRunToRun;
-  const auto take = [&](const json& bandwidth) {
+  const auto take = [&](const Json& bandwidth) {
     const double value = bandwidth.is_number() ? bandwidth.get<double>() : 0;
     if (value <= 0) return;
     low = low == 0 ? value : std::min(low, value);
@@ -106,8 +105,8 @@ double drift_of(std::span<const ProfileFile> a, std::span<const ProfileFile> b) 
   };
   for (const auto side : {a, b}) {
     for (const ProfileFile& file : side) {
-      for (const char* when : {"bandwidth_before", "bandwidth_after"}) take(file.content.value(when, json()));
-      for (const json& report : file.content.at("reports"))
+      for (const char* when : {"bandwidth_before", "bandwidth_after"}) take(file.content.value(when, Json()));
+      for (const Json& report : file.content.at("reports"))
         widest = std::max(widest, report.value("spread", 0.0));
     }
   }
@@ -115,12 +114,12 @@ double drift_of(std::span<const ProfileFile> a, std::span<const ProfileFile> b) 
 }
 
 /// Several runs as one: medians, and as noise what it was and how far they lie apart.
-json joined(std::span<const ProfileFile> runs) {
-  json whole = runs.front().content;
-  const auto join = [&](json& into, const auto& of_run, const char* field) {
+Json joined(std::span<const ProfileFile> runs) {
+  Json whole = runs.front().content;
+  const auto join = [&](Json& into, const auto& of_run, const char* field) {
     std::vector<double> values;
     for (const ProfileFile& run : runs) {
-      const json* there = of_run(run.content);
+      const Json* there = of_run(run.content);
       if (there != nullptr) values.push_back(there->at(field).template get<double>());
     }
     const auto [least, most] = std::minmax_element(values.begin(), values.end());
@@ -129,21 +128,21 @@ json joined(std::span<const ProfileFile> runs) {
       into["noise_us"] = std::max(into["noise_us"].get<double>(), *most - *least);
   };
   for (size_t r = 0; r < whole["reports"].size(); ++r) {
-    json& report = whole["reports"][r];
-    const auto same = [&](const json& content) -> const json* {
-      for (const json& other : content.at("reports"))
+    Json& report = whole["reports"][r];
+    const auto same = [&](const Json& content) -> const Json* {
+      for (const Json& other : content.at("reports"))
         if (other.at("test") == report.at("test")) return &other;
       return nullptr;
     };
     join(report, same, "wall_us");
     join(report, same, "gaps_us");
     std::map<std::string, int> seen;
-    for (json& row : report["rows"]) {
+    for (Json& row : report["rows"]) {
       const std::string key = key_of(row);
       const int count = ++seen[key];
       const std::string name = count == 1 ? key : fmt::format("{} ({})", key, count);
-      const auto same_row = [&](const json& content) -> const json* {
-        const json* other = same(content);
+      const auto same_row = [&](const Json& content) -> const Json* {
+        const Json* other = same(content);
         if (other == nullptr) return nullptr;
         for (const auto& [other_name, other_row] : named(other->at("rows")))
           if (other_name == name) return other_row;
@@ -155,7 +154,7 @@ json joined(std::span<const ProfileFile> runs) {
   return whole;
 }
 
-void add_test(const json& a, const json& b, double drift, Diff& diff) {
+void add_test(const Json& a, const Json& b, double drift, Diff& diff) {
   diff.text += fmt::format("{}\n{:<28}{:>12}{:>12}{:>10}{:>12}\n", a.at("test").get<std::string>(), "op",
                            "before us", "after us", "change", "noise us");
   const double least_us = kLeastShare * a.at("wall_us").get<double>();
@@ -166,13 +165,13 @@ void add_test(const json& a, const json& b, double drift, Diff& diff) {
     if (matters) diff.worst_percent = std::max(diff.worst_percent, change.percent());
   };
   const auto before = named(a.at("rows")), after = named(b.at("rows"));
-  const auto find = [](const auto& rows, const std::string& name) -> const json* {
+  const auto find = [](const auto& rows, const std::string& name) -> const Json* {
     const auto found =
         std::find_if(rows.begin(), rows.end(), [&](const auto& row) { return row.first == name; });
     return found == rows.end() ? nullptr : found->second;
   };
   for (const auto& [name, row] : before) {
-    const json* other = find(after, name);
+    const Json* other = find(after, name);
     if (other == nullptr) continue;
     note({name, row->at("us").get<double>(), other->at("us").get<double>(), noise(*row, *other, "noise_us")});
   }
@@ -189,9 +188,9 @@ void add_test(const json& a, const json& b, double drift, Diff& diff) {
   note({"step", a.at("wall_us").get<double>(), b.at("wall_us").get<double>(), noise(a, b, "noise_us")});
 }
 
-void add_all(const json& a, const json& b, double drift, Diff& diff) {
-  for (const json& before : a.at("reports")) {
-    for (const json& after : b.at("reports")) {
+void add_all(const Json& a, const Json& b, double drift, Diff& diff) {
+  for (const Json& before : a.at("reports")) {
+    for (const Json& after : b.at("reports")) {
       if (before.at("test") == after.at("test")) add_test(before, after, drift, diff);
     }
   }
@@ -246,11 +245,11 @@ Diff compare(std::span<const ProfileFile> a, std::span<const ProfileFile> b) {
       try {
         Diff unused;
         add_all(file.content, file.content, 0, unused);  // reads every field
-      } catch (const json::exception&) {
+      } catch (const Json::exception&) {
         fail("{}: no profile: expected what sluice profile --json writes", file.name);
       }
-      for (const json& before : a.front().content.at("reports")) {
-        for (const json& after : file.content.at("reports")) {
+      for (const Json& before : a.front().content.at("reports")) {
+        for (const Json& after : file.content.at("reports")) {
           const auto by_a = rows_by(before), by_b = rows_by(after);
           if (by_a != by_b) {
             fail("{} has rows by {} and {} by {}: profile both alike", a.front().name, by_a, file.name, by_b);

@@ -21,7 +21,7 @@ struct Diff {
 /// A file of `sluice profile --json`.
 struct ProfileFile {
   std::string name;
-  nlohmann::json content;
+  nlohmann::ordered_json content;
 };
 
 /// Tests that both sides hold are compared op by op. A side is one run or several of the same program: of

@@ -10,6 +10,7 @@
 
 #include "base/interruption.h"
 #include "server/fields.h"
+#include "text/exact_json.h"
 
 namespace sluice::server {
 
@@ -189,9 +190,9 @@ std::string model_named(const HttpRequest& request, size_t limit) {
   const std::string_view encodings = request.header("content-encoding");
   ModelFinder finder;
   if (encodings.empty())
-    Json::sax_parse(request.body, &finder);
+    text::read_json(request.body, finder);
   else
-    Json::sax_parse(decode_body(request.body, encodings, limit), &finder);
+    text::read_json(decode_body(request.body, encodings, limit), finder);
   return std::move(finder.found);
 }
 

@@ -86,8 +86,7 @@ std::optional<int64_t> whole_number(const Json& value) {
 Json parse_json(std::string_view body, const std::function<void(size_t)>& take) {
   const text::ExactJson exact(body);
   Weigher weigher;
-  const text::WatchedText watched(exact.text());
-  if (!Json::sax_parse(watched.begin(), watched.end(), &weigher))
+  if (!text::read_json(exact.text(), weigher))
     throw ApiError(400, "the body cannot be read: " + weigher.problem);
   if (take) take(weigher.bytes);
   return exact.value();

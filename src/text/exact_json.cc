@@ -5,13 +5,56 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
 #include <limits>
 #include <random>
+
+#include "base/interruption.h"
 
 namespace sluice::text {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+/// A text's characters for a parser that reads them one by one, however long a single value is: now and then
+/// it looks whether anybody still waits for it (base/interruption.h). Every parser reads this: one for each
+/// kind of text would be compiled for each.
+class WatchedText {
+ public:
+  class Iterator {
+   public:
+    using iterator_category = std::forward_iterator_tag;
+    using value_type = char;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const char*;
+    using reference = const char&;
+    Iterator() = default;
+    explicit Iterator(const char* at) : at_(at) {}
+    reference operator*() const { return *at_; }
+    Iterator& operator++() {
+      if ((reinterpret_cast<uintptr_t>(++at_) & 0xFFFF) == 0) Interruptible::look();
+      return *this;
+    }
+    Iterator operator++(int) {
+      const Iterator before = *this;
+      ++*this;
+      return before;
+    }
+    bool operator==(const Iterator&) const = default;
+
+   private:
+    const char* at_ = nullptr;
+  };
+  /// `text` outlives it.
+  explicit WatchedText(std::string_view text) : text_(text) {}
+  Iterator begin() const { return Iterator(text_.data()); }
+  Iterator end() const { return Iterator(text_.data() + text_.size()); }
+
+ private:
+  std::string_view text_;
+};
 
 constexpr uint64_t kNumberSubtype = 'N';
 constexpr std::string_view kDigits = "0123456789";
@@ -104,6 +147,12 @@ void write(const Json& value, bool spaced, std::string& out) {
 
 }  // namespace
 
+bool read_json(std::string_view text, nlohmann::json_sax<Json>& events) {
+  return Json::sax_parse(WatchedText(text), &events);
+}
+
+Json parse_plain(std::string_view text) { return Json::parse(WatchedText(text)); }
+
 ExactJson::ExactJson(std::string_view text) : original_(text) {
   size_t copied = 0;  // of the original, in mended_
   const auto replace = [&](size_t begin, size_t end, std::string_view by) {
@@ -135,7 +184,7 @@ ExactJson::ExactJson(std::string_view text) : original_(text) {
       const std::string_view number = text.substr(at, end - at);
       // Only what is a number is marked: all else is for the parser to refuse.
       if (!fits(number) &&
-          Json::accept("[" + std::string(number.substr(0, number.find_first_of("eE"))) + "]")) {
+          Json::accept(WatchedText("[" + std::string(number.substr(0, number.find_first_of("eE"))) + "]"))) {
         replace(at, end, fmt::format("\"{}{}\"", number_mark(), number));
         has_numbers_ = true;
       }
@@ -148,9 +197,8 @@ ExactJson::ExactJson(std::string_view text) : original_(text) {
 }
 
 Json ExactJson::value() const {
-  const WatchedText watched(text());
-  if (!has_numbers_) return Json::parse(watched.begin(), watched.end());
-  return Json::parse(watched.begin(), watched.end(), [](int, Json::parse_event_t event, Json& parsed) {
+  if (!has_numbers_) return parse_plain(text());
+  return Json::parse(WatchedText(text()), [](int, Json::parse_event_t event, Json& parsed) {
     if (event != Json::parse_event_t::value || !parsed.is_string()) return true;
     const auto& string = parsed.get_ref<const std::string&>();
     if (!string.starts_with(number_mark())) return true;
@@ -170,7 +218,8 @@ std::optional<std::string_view> number_text(const Json& value) {
 
 Json with_nearest_numbers(Json value) {
   if (const auto digits = number_text(value)) {
-    Json nearest = Json::parse(*digits, nullptr, false);  // an integer of 64 bits without a sign, or a double
+    Json nearest = Json::parse(WatchedText(*digits), nullptr,
+                               false);  // an integer of 64 bits without a sign, or a double
     if (!nearest.is_discarded()) return nearest;
     return (digits->front() == '-' ? -1 : 1) * std::numeric_limits<double>::max();
   }

@@ -4,54 +4,20 @@
 // only.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 
-#include "base/interruption.h"
-
 namespace sluice::text {
 
-/// A text's characters for a parser that reads them one by one, however long a single value is: now and then
-/// it looks whether anybody still waits for it (base/interruption.h).
-class WatchedText {
- public:
-  class Iterator {
-   public:
-    using iterator_category = std::forward_iterator_tag;
-    using value_type = char;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const char*;
-    using reference = const char&;
-    Iterator() = default;
-    explicit Iterator(const char* at) : at_(at) {}
-    reference operator*() const { return *at_; }
-    Iterator& operator++() {
-      if ((reinterpret_cast<uintptr_t>(++at_) & 0xFFFF) == 0) Interruptible::look();
-      return *this;
-    }
-    Iterator operator++(int) {
-      const Iterator before = *this;
-      ++*this;
-      return before;
-    }
-    bool operator==(const Iterator&) const = default;
+/// Tells `events` what stands in a JSON text, one thing after the other; whether that was all of it. Now and
+/// then it looks whether anybody still waits (base/interruption.h).
+bool read_json(std::string_view text, nlohmann::json_sax<nlohmann::ordered_json>& events);
 
-   private:
-    const char* at_ = nullptr;
-  };
-  /// `text` outlives it.
-  explicit WatchedText(std::string_view text) : text_(text) {}
-  Iterator begin() const { return Iterator(text_.data()); }
-  Iterator end() const { return Iterator(text_.data() + text_.size()); }
-
- private:
-  std::string_view text_;
-};
+/// The value of a JSON text as nlohmann makes it. Throws what nlohmann's parser throws. Who calls that
+/// instead has one compiled for himself, which takes a second.
+nlohmann::ordered_json parse_plain(std::string_view text);
 
 /// A text that is to be JSON, mended so that nlohmann's parser can read it.
 class ExactJson {

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "text/exact_json.h"
+
 namespace sluice::text {
 namespace {
 
@@ -54,7 +56,7 @@ std::string json_quote(std::string_view text) {
 bool is_json(std::string_view text) {
   if (text.empty() || text.front() == '\xEF' || text.find('\0') != std::string_view::npos) return false;
   DepthCounter counter;
-  return Json::sax_parse(text.begin(), text.end(), &counter);
+  return read_json(text, counter);
 }
 
 std::string json_compact(std::string_view json) {
@@ -68,6 +70,6 @@ std::string json_compact(std::string_view json) {
   return out;
 }
 
-std::string json_unquote(std::string_view json) { return Json::parse(json).get<std::string>(); }
+std::string json_unquote(std::string_view json) { return parse_plain(json).get<std::string>(); }
 
 }  // namespace sluice::text

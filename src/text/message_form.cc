@@ -70,7 +70,7 @@ Json with_call(const Json& content, const Json& arguments) {
 
 void find_call_form(const Probe& probe, MessageForm& form) {
   const auto shows_object = [&](const Json& content) {
-    const std::string prompt = probe.render(with_call(content, Json::parse(kArguments)));
+    const std::string prompt = probe.render(with_call(content, parse_plain(kArguments)));
     // In single quotes: that is no JSON, the template meant to join a text.
     return prompt.find(kProbeName) != std::string::npos && prompt.find("sluicekey") != std::string::npos &&
            prompt.find("sluicevalue") != std::string::npos && prompt.find("'sluicekey'") == std::string::npos;
@@ -92,7 +92,7 @@ void find_call_form(const Probe& probe, MessageForm& form) {
     return;  // no calls, or in no form that is known here
   }
   form.shows_calls = true;
-  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : parse_plain(kArguments);
   const std::string beside = probe.render(with_call(kWords, arguments));
   if (beside.find(kWords) != std::string::npos && beside.find(kProbeName) != std::string::npos) return;
   const Json empty = form.null_beside_calls ? Json() : Json("");
@@ -105,7 +105,7 @@ void find_call_form(const Probe& probe, MessageForm& form) {
 
 void find_ids(const Probe& probe, MessageForm& form) {
   if (!form.shows_calls) return;
-  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : parse_plain(kArguments);
   Json conversation = with_call(form.null_beside_calls ? Json() : Json(""), arguments);
   conversation[1]["tool_calls"][0]["id"] = conversation[2]["tool_call_id"] = "call_of_more_than_nine";
   form.nine_letter_ids = !probe.shows(std::move(conversation), kProbeName);
@@ -114,7 +114,7 @@ void find_ids(const Probe& probe, MessageForm& form) {
 /// Under which key a message's reasoning is shown, beside a call at least.
 void find_reasoning(const Probe& probe, MessageForm& form) {
   if (!form.shows_calls) return;
-  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : parse_plain(kArguments);
   const auto with = [&](const std::string& key, const Json& content) {
     Json conversation = with_call(content, arguments);
     conversation[1][key] = kWords;
@@ -129,7 +129,7 @@ void find_reasoning(const Probe& probe, MessageForm& form) {
 
 void find_parts(const Probe& probe, const MessageForm& form, std::set<std::string>& parts) {
   const Json part = Json::array({{{"type", "text"}, {"text", kWords}}});
-  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : parse_plain(kArguments);
   const Json empty = form.null_beside_calls ? Json() : Json("");
   const auto look = [&](const char* role, const auto& conversation) {
     if (!probe.shows(conversation(Json(kWords)), kWords) && probe.shows(conversation(part), kWords))
@@ -304,7 +304,7 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
 std::string call_shape(const jinja::Template& chat_template, const Json& variables, const MessageForm& form,
                        std::string_view open, std::string_view close) {
   if (!form.shows_calls || open.empty() || close.empty()) return {};
-  const Json arguments = form.arguments_as_text ? Json(kArguments) : Json::parse(kArguments);
+  const Json arguments = form.arguments_as_text ? Json(kArguments) : parse_plain(kArguments);
   const Json empty = form.null_beside_calls ? Json() : Json("");
   std::string text = Probe(chat_template, variables)
                          .render(Json::array({message("user", "hello"), call_message(empty, arguments)}));

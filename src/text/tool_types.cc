@@ -189,7 +189,7 @@ class ArgumentTypes {
 
   // By keywords that speak of one type alone.
   static TypeSet implied(const Json& schema) {
-    constexpr std::pair<const char*, TypeSet> kWords[] = {
+    constexpr std::pair<const char*, TypeSet> kOfOneType[] = {
         {"properties", kObject},        {"required", kObject},      {"additionalProperties", kObject},
         {"patternProperties", kObject}, {"propertyNames", kObject}, {"minProperties", kObject},
         {"maxProperties", kObject},     {"items", kArray},          {"prefixItems", kArray},
@@ -199,7 +199,7 @@ class ArgumentTypes {
         {"minimum", kNumber},           {"maximum", kNumber},       {"exclusiveMinimum", kNumber},
         {"exclusiveMaximum", kNumber},  {"multipleOf", kNumber}};
     TypeSet types = 0;
-    for (const auto& [word, type] : kWords)
+    for (const auto& [word, type] : kOfOneType)
       if (schema.contains(word)) types |= type;
     return types;
   }

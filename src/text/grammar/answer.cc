@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "text/constraint.h"
+#include "text/exact_json.h"
 #include "text/grammar/follower.h"
 #include "text/grammar/gbnf.h"
 #include "text/grammar/schema.h"
@@ -230,7 +231,7 @@ class AnswerBuilder {
     const auto make = [&](const SchemaRule& schema_rule) {
       SchemaCompiler schema(*tool.parameters, json_, schema_rule);
       // Arguments are an object, whatever the schema says.
-      static const Json kObject = Json::parse(R"({"type": "object"})");
+      static const Json kObject = parse_plain(R"({"type": "object"})");
       rule = schema.rule_of({{tool.parameters}, {&kObject}});
     };
     return attempt(tool, parts, make) ? rule : json_.any_object();
