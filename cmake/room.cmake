@@ -51,7 +51,7 @@ function(neighbours list)
 endfunction()
 
 # Files that are compiled together, where they are.
-set(SLUICE_TOGETHER 24)
+set(SLUICE_TOGETHER 36)
 
 function(room name dir)
   set_property(GLOBAL APPEND PROPERTY SLUICE_ROOMS ${name})

@@ -19,15 +19,20 @@ file(GLOB shaders CONFIGURE_DEPENDS ${shader_folder}/*.comp)
 file(GLOB shader_parts CONFIGURE_DEPENDS ${shader_folder}/*.glsl)
 set(all "")
 set(words_files "")
+set(binaries "")
 function(add_shader name shader)
-  add_custom_command(OUTPUT ${words_folder}/${name}.inc ${words_folder}/${name}.spv
-    COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 ${ARGN} -o ${words_folder}/${name}.spv ${shader}
+  add_custom_command(OUTPUT ${words_folder}/${name}.inc
     COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 ${ARGN} -x -o ${words_folder}/${name}.inc ${shader}
+    DEPENDS ${shader} ${shader_parts} VERBATIM)
+  add_custom_command(OUTPUT ${words_folder}/${name}.spv
+    COMMAND ${SLUICE_GLSLANG} --quiet -V --target-env vulkan1.1 ${ARGN} -o ${words_folder}/${name}.spv ${shader}
     DEPENDS ${shader} ${shader_parts} VERBATIM)
   string(APPEND all "constexpr uint32_t ${name}[] = {\n#include \"vulkan_shaders/${name}.inc\"\n};\n")
   list(APPEND words_files ${words_folder}/${name}.inc)
+  list(APPEND binaries ${words_folder}/${name}.spv)
   set(all "${all}" PARENT_SCOPE)
   set(words_files "${words_files}" PARENT_SCOPE)
+  set(binaries "${binaries}" PARENT_SCOPE)
 endfunction()
 foreach(shader ${shaders})
   get_filename_component(name ${shader} NAME_WE)
@@ -36,6 +41,7 @@ endforeach()
 foreach(name product down)
   add_shader(${name}_dot4 ${shader_folder}/${name}.comp -DDOT4)
 endforeach()
+add_custom_target(vulkan_shaders DEPENDS ${binaries})  # for tests alone
 file(CONFIGURE OUTPUT ${words_folder}/all.inc CONTENT "${all}" @ONLY)
 room(backend_vulkan backend/vulkan program)
 target_include_directories(backend_vulkan PRIVATE ${CMAKE_BINARY_DIR}/generated)
