@@ -67,6 +67,12 @@ TEST(Models, AreJoinedFromPartsAndKnownByTheEndsOfNames) {
   EXPECT_THAT(quants(models),
               ElementsAre("tale", "IQ4_XS", "Q4_K_M", "MXFP4_MOE", "UD-Q4_K_XL", "Q5_K_M", "Q8_0", "BF16"));
   EXPECT_EQ(models.back().bytes(), 160);
+  // Not every end that begins like a format is one, and capitals do not matter.
+  EXPECT_THAT(quants(models_of({{"M-F16-x.gguf", 1, ""},
+                                {"M-Qwen.gguf", 2, ""},
+                                {"M-TQ1_0-00001-OF-00001.GGUF", 3, ""},
+                                {"M-ud-fp16.gguf", 4, ""}})),
+              ElementsAre("M-F16-x", "M-Qwen", "TQ1_0", "UD-FP16"));
   // A folder of one's own may be called so.
   EXPECT_THAT(quants(models_of({{"/srv/mtp/M-Q8_0.gguf", 80, ""}, {"/srv/mtp/mtp-M-Q8_0.gguf", 3, ""}})),
               ElementsAre("Q8_0"));
