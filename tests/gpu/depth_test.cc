@@ -146,6 +146,15 @@ TEST(CudaPage, OfTwoRowsOfASequenceAgreesWithReference) {
     }
 }
 
+// The same behind 512 positions: the ends of parts of contexts (20 or so) and of their pieces of 144.
+TEST(CudaPage, OfTwoRowsOfADeepSequenceAgreesWithReference) {
+  for (const int32_t depth : {511, 575, 639, 703, 1151, 2099, 2880, 4095, 5718, 8189})
+    for (const char* name : {"20 heads Q4_0 rows 1", "20 heads of 1280 columns Q4_K rows 1"}) {
+      SCOPED_TRACE(fmt::format("{} at {}", name, depth));
+      expect_agreement(case_of("norm_mla_heads", name), {depth, depth + 1}, true);
+    }
+}
+
 struct Neighbours {
   int32_t rows, span;  ///< depths of rows from 17 on, so far
 };
@@ -202,33 +211,35 @@ constexpr const char *kFour = "20 heads Q4_0 rows 1", *kDirect = "16 heads Q4_0,
                      *kHeadsK = "20 heads of Q4_K with q, rows 4";
 INSTANTIATE_TEST_SUITE_P(
     Depths, CudaDepth,
-    testing::Values(Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
-                    Param{kHeads, kHalves, 1023}, Param{kHeads, kNoQ, 2100}, Param{kHeads, kHalves, 4095},
-                    Param{kHeads, kHalves, 4096}, Param{kHeads, kHalves, 9001}, Param{kHeads, kHalves, 33000},
-                    // Pieces of 48 positions, copies of eight, shares of sixteens: where they end.
-                    Param{kHeads, kHalves, 8192}, Param{kHeads, kHalves, 8199}, Param{kHeads, kHalves, 8207},
-                    Param{kHeads, kHalves, 8208}, Param{kHeads, kHalves, 8239}, Param{kHeads, kHalves, 8255},
-                    Param{kHeads, kHalves, 8256}, Param{kHeads, kHalves, 8262}, Param{kHeads, kHalves, 12000},
-                    Param{kHeads, kHalves, 32767}, Param{kHeads, kHalves, 40000}, Param{kHeads, k27, 9001},
-                    Param{kHeads, k27, 33000}, Param{kHeads, k38, 9002}, Param{kHeads, k38, 33000},
-                    Param{kWhole, kDirect, 9001}, Param{kWhole, kDirect, 33000}, Param{kWhole, kWide, 9001},
-                    Param{kWhole, kFew, 9001}, Param{kHeads, kCoded, 700}, Param{kHeads, kCoded, 4097},
-                    Param{kHeads, kCoded, 20011}, Param{kHeads, kHalves, 4095, 2},
-                    Param{kHeads, kHalves, 9001, 5}, Param{kHeads, kHalves, 2777, 40},
-                    Param{kHeads, kHalves, 4679, 70}, Param{kHeads, kCoded, 4097, 7},
-                    Param{kHeads, kCoded, 4679, 66}, Param{kWhole, kFour, 31}, Param{kWhole, kFour, 32},
-                    Param{kWhole, kFour, 300}, Param{kWhole, kFour, 511}, Param{kWhole, kDirect, 191},
-                    Param{kWhole, kDirect, 511}, Param{kWhole, kSix, 70}, Param{kWhole, kSix, 450},
-                    Param{kWhole, kFew, 288}, Param{kWhole, kFour, 600}, Param{kWhole, kFour, 2100},
-                    Param{kWhole, kFour, 4095}, Param{kWhole, kFour, 4096}, Param{kWhole, kFour, 4400},
-                    Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001}, Param{kWhole, kDirect, 700},
-                    Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100}, Param{kWhole, kFew, 513},
-                    Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400}, Param{kWhole, kWide, 700},
-                    Param{kWhole, kWide, 4097}, Param{kWhole, kFourK, 300}, Param{kWhole, kFourK, 2100},
-                    Param{kWhole, kFourK, 9001}, Param{kHeads, kHeadsK, 4095, 8},
-                    Param{kHeads, kHeadsK, 500, 7}, Param{kWhole, kFour, 300, 2},
-                    Param{kWhole, kDirect, 511, 2}, Param{kWhole, kSix, 450, 2}, Param{kWhole, kFew, 288, 2},
-                    Param{kWhole, kFourK, 95, 2}, Param{kWhole, kFour, 600, 2}),
+    testing::Values(
+        Param{kHeads, kHalves, 40}, Param{kHeads, kHalves, 511}, Param{kHeads, kHalves, 512},
+        Param{kHeads, kHalves, 1023}, Param{kHeads, kNoQ, 2100}, Param{kHeads, kHalves, 4095},
+        Param{kHeads, kHalves, 4096}, Param{kHeads, kHalves, 9001}, Param{kHeads, kHalves, 33000},
+        // Pieces of 48 positions, copies of eight, shares of sixteens: where they end.
+        Param{kHeads, kHalves, 8192}, Param{kHeads, kHalves, 8199}, Param{kHeads, kHalves, 8207},
+        Param{kHeads, kHalves, 8208}, Param{kHeads, kHalves, 8239}, Param{kHeads, kHalves, 8255},
+        Param{kHeads, kHalves, 8256}, Param{kHeads, kHalves, 8262}, Param{kHeads, kHalves, 12000},
+        Param{kHeads, kHalves, 32767}, Param{kHeads, kHalves, 40000}, Param{kHeads, k27, 9001},
+        Param{kHeads, k27, 33000}, Param{kHeads, k38, 9002}, Param{kHeads, k38, 33000},
+        Param{kWhole, kDirect, 9001}, Param{kWhole, kDirect, 33000}, Param{kWhole, kWide, 9001},
+        Param{kWhole, kFew, 9001}, Param{kHeads, kCoded, 700}, Param{kHeads, kCoded, 4097},
+        Param{kHeads, kCoded, 20011}, Param{kHeads, kHalves, 4095, 2}, Param{kHeads, kHalves, 9001, 5},
+        Param{kHeads, kHalves, 2777, 40}, Param{kHeads, kHalves, 4679, 70}, Param{kHeads, kCoded, 4097, 7},
+        Param{kHeads, kCoded, 4679, 66}, Param{kWhole, kFour, 31}, Param{kWhole, kFour, 32},
+        Param{kWhole, kFour, 300}, Param{kWhole, kFour, 511}, Param{kWhole, kDirect, 191},
+        Param{kWhole, kDirect, 511}, Param{kWhole, kSix, 70}, Param{kWhole, kSix, 450},
+        Param{kWhole, kFew, 288}, Param{kWhole, kFour, 600}, Param{kWhole, kFour, 2100},
+        Param{kWhole, kFour, 4095}, Param{kWhole, kFour, 4096}, Param{kWhole, kFour, 4400},
+        Param{kWhole, kFour, 8100}, Param{kWhole, kFour, 9001}, Param{kWhole, kDirect, 700},
+        Param{kWhole, kDirect, 4097}, Param{kWhole, kSix, 2100}, Param{kWhole, kFew, 513},
+        Param{kWhole, kFew, 5000}, Param{kWhole, kWide, 400}, Param{kWhole, kWide, 700},
+        Param{kWhole, kWide, 4097}, Param{kWhole, kFourK, 300}, Param{kWhole, kFourK, 2100},
+        Param{kWhole, kFourK, 9001}, Param{kHeads, kHeadsK, 4095, 8}, Param{kHeads, kHeadsK, 500, 7},
+        Param{kWhole, kFour, 300, 2}, Param{kWhole, kDirect, 511, 2}, Param{kWhole, kSix, 450, 2},
+        Param{kWhole, kFew, 288, 2}, Param{kWhole, kFourK, 95, 2}, Param{kWhole, kFour, 600, 2},
+        Param{kWhole, kFour, 2100, 2}, Param{kWhole, kFour, 8100, 2}, Param{kWhole, kFour, 9001, 2},
+        Param{kWhole, kFourK, 2100, 2}, Param{kWhole, kFourK, 5718, 2}, Param{kHeads, kHalves, 2100, 8},
+        Param{kHeads, kHalves, 5718, 16}, Param{kHeads, kHalves, 4700, 64}),
     name_of);
 
 }  // namespace

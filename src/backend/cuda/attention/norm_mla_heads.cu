@@ -1,5 +1,5 @@
-// norm_mla_heads of one row, and of two over a short context: whether a kernel serves, what it gets. The
-// kernels: norm_mla_heads_ctx512.cuh and, over a long context, norm_mla_heads_ctx8k.cu.
+// norm_mla_heads of one row or two: whether a kernel serves, what it gets. The kernels:
+// norm_mla_heads_ctx512.cuh and, over a long context, norm_mla_heads_ctx8k.cu.
 #include <algorithm>
 
 #include "backend/cuda/attention/norm_mla_heads.cuh"
@@ -29,6 +29,7 @@ void share_out(Args& args, int blocks) {
   args.shared = std::min(shares, blocks);
   args.head_slots = blocks * (kRank + 2);
   args.row_slots = static_cast<int>(flagged_slots(args.a.rows, h.out.heads, blocks));
+  args.zeroed_row_slots = kCountedSlots;
   for (int rank = 0; rank < blocks; ++rank) {
     Share& share = args.shares[rank];
     share.shares = (shares - rank + blocks - 1) / blocks;
@@ -66,22 +67,23 @@ void launch_norm_mla_heads(const Program& program, const Op& record, const Conte
   h.rope = rope_table(query.rope, kRotated);
   if (context.produces != nullptr) h.form_at = context.produces->at;
   args.coded = coded_values_token(int64_t{h.out.heads} * h.out.columns);
-  share_out(args, blocks_of_head(h.out.heads, context.sm_count));
-  if (context.longest > kCtx512) return start_long_context(args, context);
+  const bool is_ctx512 = context.longest <= kCtx512;
+  share_out(args, is_ctx512 ? blocks_of_head(h.out.heads, context.sm_count)
+                            : ctx8k_blocks_of_head(h.out.heads, context.step_rows, context.sm_count));
+  if (!is_ctx512) return start_long_context(args, context);
   with_types(args, [&]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
     start_ctx512<Low, Q, K, V>(args, context);
   });
 }
 
-/// Two rows share the SMs, and so their shared memory. Measured with these types alone (takes_two_rows).
+/// Two rows share the SMs. Measured with these types alone (takes_two_rows).
 bool serves_two_rows(const Program& program, const NormMlaHeads& op, const Sizes& sizes) {
   using quant::Type;
   const MlaQuery& query = op.heads.query;
   const auto are = [&](Type type, std::initializer_list<TensorId> weights) {
     return std::ranges::all_of(weights, [&](TensorId id) { return program[id].type == type; });
   };
-  if (sizes.longest > kCtx512 || (sizes.architecture != 90 && sizes.architecture != 100) || !query.q)
-    return false;
+  if ((sizes.architecture != 90 && sizes.architecture != 100) || !query.q) return false;
   const std::initializer_list<TensorId> first = {op.products.a.id, op.products.b.id, query.q.id};
   return (are(Type::Q4_0, first) && are(Type::Q8_0, {query.k_b.id, op.heads.v_b.id})) ||
          (are(Type::Q4_K, first) && are(Type::Q5_0, {query.k_b.id}) && are(Type::Q4_K, {op.heads.v_b.id}));
@@ -119,10 +121,10 @@ MailboxNeeds mailbox(const Program& program, const Op& record, const Sizes& size
   const auto& op = std::get<NormMlaHeads>(record.args);
   const int64_t heads = program[op.heads.out.id].heads(), blocks = blocks_of_head(heads, sizes.sm_count);
   const bool is_ctx512 = sizes.longest <= kCtx512;
-  const Ctx8kSlots parts = is_ctx512 ? Ctx8kSlots{} : ctx8k_slots(heads, sizes.sm_count);
+  const Ctx8kSlots parts = is_ctx512 ? Ctx8kSlots{} : ctx8k_slots(heads, sizes.rows, sizes.sm_count);
   const int64_t low = program[op.products.a.id].shape[1];
-  return {.flagged = is_ctx512 ? sizes.rows * flagged_slots(low, heads, blocks) : kQuerySlots + low,
-          .zeroed = sizes.rows * kCountedSlots + parts.slots,
+  return {.flagged = sizes.rows * (is_ctx512 ? flagged_slots(low, heads, blocks) : kQuerySlots + low),
+          .zeroed = sizes.rows * (kCountedSlots + parts.slots),
           .layout = parts.layout};
 }
 

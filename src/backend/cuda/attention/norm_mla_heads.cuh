@@ -1,5 +1,5 @@
 // norm_mla_heads of one or two rows, as far as its kernels over a short context (norm_mla_heads_ctx512.cuh)
-// and over a long one (norm_mla_heads_ctx8k.cu, one row) are the same: the row normed, its products with a
+// and over a long one (norm_mla_heads_ctx8k.cu) are the same: the row normed, its products with a
 // (low-rank query, or queries) and b (latent), by all blocks for all of them over the mailbox; the queries of
 // a head shared by its blocks, and what each of them gives of the head's latent queries, in sums of all
 // (prim/mailbox.cuh: add_part); the row that enters the cache.
@@ -8,6 +8,8 @@
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <tuple>
+#include <type_traits>
 
 #include "backend/cuda/attention/mla_attend.cuh"
 #include "backend/cuda/attention/mla_heads.cuh"
@@ -53,6 +55,7 @@ struct Args {
   int piece;                  ///< ctx8k: positions of a block at a time, whole sixteens
   int64_t in_stride;          ///< two rows: from a row of the step to the next
   int row_slots;              ///< two rows: flagged ones of the mailbox, of a row
+  int zeroed_row_slots;       ///< two rows: zeroed ones
   int8_mma::TokenRows coded;  ///< two rows: how values lie in codes
 };
 
@@ -74,6 +77,10 @@ __device__ inline int head_slots(const Args& args, int head) {
 }
 __device__ inline uint64_t* flagged_slots(const Args& args, int row) {
   return args.mailbox.slots + row * args.row_slots;
+}
+
+__device__ inline uint64_t* zeroed_slots(const Args& args) {
+  return args.mailbox.zeroed + own_row() * args.zeroed_row_slots;
 }
 
 constexpr int activation_bytes(int columns) { return columns / 32 * 40; }
@@ -130,7 +137,7 @@ struct LowRows {
 
 /// Sums of a head's latent queries, and behind them its queries to be rotated: kWidth words.
 __device__ inline uint64_t* query_sums(const Args& args, int head) {
-  return args.mailbox.zeroed + own_row() * kCountedSlots + head * kWidth;
+  return zeroed_slots(args) + head * kWidth;
 }
 
 /// Query i of a block's among all heads' queries.
@@ -258,6 +265,31 @@ __device__ inline void clear_queries(const Args& args, int head) {
   for (int i = thread(); i < kWidth; i += kThreads) sums[i] = 0;
 }
 
+/// Leaves the block's values of a head, from column `first` of all heads' on, in codes for the launch behind.
+template <int kRows>
+__device__ inline void put_codes(const Args& args, const float* values, int count, int first) {
+  const MlaHeadsArgs& h = args.heads;
+  const int warp = thread() / 32, all = h.out.heads * h.out.columns;
+  if constexpr (kRows == 1) {
+    if (warp * 32 < count) quantize_lanes(h.form_at, all / 32, first / 32 + warp, values[thread()]);
+  } else {
+    if (warp * 128 >= count) return;
+    const int four = thread() % (count / 4);  // so lanes beyond the last do what others do
+    const int column = first + 4 * four, quad = column / int8_mma::kQuad;
+    int8_mma::store_codes(reinterpret_cast<const float4*>(values)[four],
+                          h.form_at + own_row() * args.coded.pitch, args.coded, quad,
+                          column % int8_mma::kQuad / 32, column % 32 / 4);
+  }
+}
+
+/// Position of the step's other row, if this one sees it: an earlier one of the same sequence; or -1.
+__device__ inline int earlier_position(const StepView& step, int position, int sequence) {
+  const int other = 1 - own_row();
+  if (step.header->rows <= other || __ldg(step.sequences + other) != sequence) return -1;
+  const int at = __ldg(step.positions + other);
+  return at < position ? at : -1;
+}
+
 /// Types of a and b, of q, of k_b and of v_b, as values.
 template <typename Low, typename Q, typename K, typename V>
 struct Types {};
@@ -282,9 +314,26 @@ auto with_types(const Args& args, Make make) {
   return make(Types<AnyRaw, AnyRaw, AnyRaw, AnyRaw>{});
 }
 
+/// Whether there is a kernel of two rows: of the types that it was measured with (serves_two_rows).
+template <typename Low, typename Q, typename K, typename V>
+constexpr bool takes_two_rows() {
+  using Four = TypedRaw<quant::Type::Q4_0>;
+  using FourK = TypedRaw<quant::Type::Q4_K>;
+  using Five = TypedRaw<quant::Type::Q5_0>;
+  using Eight = TypedRaw<quant::Type::Q8_0>;
+  using Types = std::tuple<Low, Q, K, V>;
+  return std::is_same_v<Types, std::tuple<Four, Four, Eight, Eight>> ||
+         std::is_same_v<Types, std::tuple<FourK, FourK, Five, FourK>>;
+}
+
 /// Blocks of a head: all of them are on the device at a time.
 inline int blocks_of_head(int64_t heads, int sm_count) {
   return static_cast<int>(std::clamp<int64_t>(sm_count / heads, 1, kMostBlocks));
+}
+
+/// The same over a long context, where a block takes an SM.
+inline int ctx8k_blocks_of_head(int64_t heads, int64_t rows, int sm_count) {
+  return blocks_of_head(heads, sm_count / static_cast<int>(rows));
 }
 
 /// Of the low-rank query over a short context. Where there are clusters, mla_heads takes longer ones
@@ -301,10 +350,10 @@ void start_ctx512(const Args& args, const Context& context);
 bool long_context_serves(const program::Program& program, const program::NormMlaHeads& op,
                          const Sizes& sizes);
 void start_long_context(Args args, const Context& context);
-/// Zeroed slots of the mailbox that it takes behind the counted ones, by how heads share them.
+/// Zeroed slots of the mailbox that a row takes behind the counted ones, by how heads share them.
 struct Ctx8kSlots {
   int64_t slots = 0, layout = 0;
 };
-Ctx8kSlots ctx8k_slots(int64_t heads, int sm_count);
+Ctx8kSlots ctx8k_slots(int64_t heads, int64_t rows, int sm_count);
 
 }  // namespace sluice::backend::cuda::first_half

@@ -19,8 +19,6 @@
 #pragma once
 
 #include <cstddef>
-#include <tuple>
-#include <type_traits>
 
 #include "backend/cuda/attention/norm_mla_heads.cuh"
 #include "backend/cuda/host/kernels.h"
@@ -167,31 +165,6 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
   __syncthreads();
 }
 
-/// Leaves the block's values of a head, from column `first` of all heads' on, in codes for the launch behind.
-template <int kRows>
-__device__ inline void put_codes(const Args& args, const float* values, int count, int first) {
-  const MlaHeadsArgs& h = args.heads;
-  const int warp = thread() / 32, all = h.out.heads * h.out.columns;
-  if constexpr (kRows == 1) {
-    if (warp * 32 < count) quantize_lanes(h.form_at, all / 32, first / 32 + warp, values[thread()]);
-  } else {
-    if (warp * 128 >= count) return;
-    const int four = thread() % (count / 4);  // so lanes beyond the last do what others do
-    const int column = first + 4 * four, quad = column / int8_mma::kQuad;
-    int8_mma::store_codes(reinterpret_cast<const float4*>(values)[four],
-                          h.form_at + own_row() * args.coded.pitch, args.coded, quad,
-                          column % int8_mma::kQuad / 32, column % 32 / 4);
-  }
-}
-
-/// Position of the step's other row, if this one sees it: an earlier one of the same sequence; or -1.
-__device__ inline int earlier_position(const StepView& step, int position, int sequence) {
-  const int other = 1 - own_row();
-  if (step.header->rows <= other || __ldg(step.sequences + other) != sequence) return -1;
-  const int at = __ldg(step.positions + other);
-  return at < position ? at : -1;
-}
-
 template <int kRows, typename Low, typename Q, typename K, typename V, typename Row>
 __global__ void __launch_bounds__(kThreads, kRows)
     norm_mla_heads(const Timestamps timestamps, const __grid_constant__ Args args) {
@@ -287,18 +260,6 @@ __global__ void __launch_bounds__(kThreads, kRows)
 }
 
 static_assert(sizeof(Shared) <= kMostShared && kMostRows * sizeof(Shared) <= 2 * kMostShared);
-
-/// Whether there is a kernel of two rows: of the types that it was measured with (serves_two_rows).
-template <typename Low, typename Q, typename K, typename V>
-constexpr bool takes_two_rows() {
-  using Four = TypedRaw<quant::Type::Q4_0>;
-  using FourK = TypedRaw<quant::Type::Q4_K>;
-  using Five = TypedRaw<quant::Type::Q5_0>;
-  using Eight = TypedRaw<quant::Type::Q8_0>;
-  using Types = std::tuple<Low, Q, K, V>;
-  return std::is_same_v<Types, std::tuple<Four, Four, Eight, Eight>> ||
-         std::is_same_v<Types, std::tuple<FourK, FourK, Five, FourK>>;
-}
 
 template <typename Low, typename Q, typename K, typename V>
 void start_ctx512(const Args& args, const Context& context) {

@@ -1,5 +1,5 @@
-// norm_mla_heads of one row over a long context, in one launch of thread blocks, all on the device at a time,
-// that hand each other numbers over the mailbox (prim/mailbox.cuh), three times:
+// norm_mla_heads of one or two rows over a long context, in one launch of thread blocks, all on the device at
+// a time, that hand each other numbers over the mailbox (prim/mailbox.cuh), three times:
 //
 //   the row normed, low-rank query and latent (a, b), by all blocks for all | queries of a head shared by its
 //   blocks, their part of its latent queries (q, k_b) | attention: a block has some heads and a part of the
@@ -15,6 +15,9 @@
 //   values   each warp has 32 of the 512 columns for all heads of the block
 // Positions or columns are the rows of the matrix instructions, heads their eight columns. A part of a head's
 // context goes over the mailbox as halves, four a word, without flags (kPartSlots).
+//
+// Of two rows each has half of the blocks, and where both are of one sequence the second row's make the first
+// one's row of the cache for themselves.
 //
 // Bound by the chain of steps and trips (docs/kernels/attention.md), not by memory.
 #include <cuda_fp16.h>
@@ -47,11 +50,11 @@ SLUICE_BOTH inline int slots_of_parts(int parts) { return parts * kPartSlots + (
 /// Where they begin among the zeroed slots: behind the counted ones and the number of launches.
 constexpr int kLaunchCountSlot = kCountedSlots, kPartsBegin = kLaunchCountSlot + 2;
 __device__ inline uint64_t* launch_count_slot(const Args& args) {
-  return args.mailbox.zeroed + kLaunchCountSlot;
+  return zeroed_slots(args) + kLaunchCountSlot;
 }
 __device__ inline uint64_t* head_parts(const Args& args, uint32_t launch_count, int head) {
   const int heads = args.heads.out.heads;
-  return args.mailbox.zeroed + kPartsBegin + (launch_count % 2 * heads + head) * args.head_slots;
+  return zeroed_slots(args) + kPartsBegin + (launch_count % 2 * heads + head) * args.head_slots;
 }
 __device__ inline uint64_t* part_weights(const Args& args, uint32_t launch_count, int head) {
   return head_parts(args, launch_count, head) + args.parts * kPartSlots;
@@ -166,10 +169,11 @@ __device__ inline float largest_of_warp(float x) {
   return __int_as_float(flipped(__reduce_max_sync(kWholeWarp, flipped(__float_as_int(x)))));
 }
 
-/// Attention of this block's heads over its part of the context, to the mailbox.
+/// Attention of this block's heads over its part of the context, to the mailbox. earlier: position of another
+/// row of this step that this one sees, or -1.
 template <bool kBoth>
-__device__ inline void attend_part(const LongArgs& args, const Work& work, int position, int sequence,
-                                   int pages, uint32_t launch_count) {
+__device__ inline void attend_part(const LongArgs& args, const Work& work, int position, int earlier,
+                                   int sequence, int pages, uint32_t launch_count) {
 #if __CUDA_ARCH__ >= 900
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
@@ -194,10 +198,14 @@ __device__ inline void attend_part(const LongArgs& args, const Work& work, int p
   for (int piece = 0; piece < work.pieces; ++piece) {
     const int count = work.count_of(piece), whole = (count + 15) / 16 * 16;
     barrier_wait(shared_address(&s.rows_there), static_cast<uint32_t>(piece % 2));
-    const int added = position - work.first_of(piece);  // this step's row is not in the cache yet
+    // This step's rows are not in the cache yet.
+    const int added = position - work.first_of(piece), seen = earlier - work.first_of(piece);
+    const bool sees = earlier >= 0 && seen >= 0 && seen < count;
     constexpr int kUnits = HalfRow::kBytes / 16;
     if (added < count && thread() < kUnits)
       unit_of(added, thread()) = reinterpret_cast<const uint4*>(s.current)[thread()];
+    if (sees && thread() < kUnits)
+      unit_of(seen, thread()) = reinterpret_cast<const uint4*>(s.earlier)[thread()];
     if (count < whole) {
       // Rows that are not there: weights of zero do not make up for what is no number.
       for (int i = thread(); i < (whole - count) * kUnits; i += kThreads) {
@@ -205,7 +213,7 @@ __device__ inline void attend_part(const LongArgs& args, const Work& work, int p
         unit_of(count + row, unit) = {0, 0, 0, 0};
       }
     }
-    if (added < count || count < whole) __syncthreads();
+    if (added < count || sees || count < whole) __syncthreads();
 
     constexpr int kSets = kWarps / kQuarters;
 #pragma unroll 1
@@ -352,16 +360,17 @@ __device__ inline void take_context(const Args& args, const Activations& x, int 
 #endif
 }
 
-template <typename Low, typename Q, typename K, typename V, bool kBoth>
+template <int kRows, typename Low, typename Q, typename K, typename V, bool kBoth>
 __global__ void __launch_bounds__(kThreads, 1)
     norm_mla_heads_ctx8k(const Timestamps timestamps, const __grid_constant__ LongArgs args) {
 #if __CUDA_ARCH__ >= 900
-  assume_rows<1>();
+  assume_rows<kRows>();
   const PdlLink pdl(timestamps);
   Shared& s = shared();
   const MlaHeadsArgs& h = args.heads;
   const int head = quotient(static_cast<int>(blockIdx.x), h.cluster);
   const int rank = static_cast<int>(blockIdx.x) - head * h.cluster;
+  if (kRows > 1 && own_row() >= h.step.header->rows) return;
   LowRows<Low> low(args);
   low.ask();
   fetch_norm(s.norm, args.norm, args.columns);
@@ -376,8 +385,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (args.early) cluster_here();
   // The step's data was there before the first kernel began.
   const uint32_t flag = args.mailbox.flag();
-  const int position = __ldg(h.step.positions), sequence = __ldg(h.step.sequences),
+  const int position = __ldg(h.step.positions + own_row()), sequence = __ldg(h.step.sequences + own_row()),
             pages = __ldg(&h.step.header->pages_per_sequence);
+  const int earlier = kRows > 1 ? earlier_position(h.step, position, sequence) : -1;
   pdl.wait();
 
   uint32_t launch_count = 0;
@@ -386,7 +396,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         static_cast<uint32_t>(load_result(reinterpret_cast<const int32_t*>(launch_count_slot(args))));
   wait_for_copies();
   const Activations row{offsetof(Shared, row), args.columns, true, false};
-  float squares = quantize_row(row, args.in, s.norm, [] {});
+  float squares = quantize_row(row, args.in + own_row() * args.in_stride, s.norm, [] {});
   squares = lane_sum(squares);
   if (thread() % 32 == 0) s.partial[0][thread() / 32] = squares;
   if (thread() == 0) s.launch_count = launch_count;
@@ -415,14 +425,17 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   const Work work(args, position + 1);
   const bool adds = work.begin <= position && position < work.end;
-  const NewRow added(args, 0, adds || (rank == 0 && head == 0));
+  const NewRow added(args, own_row(), adds || (rank == 0 && head == 0));
   clear_parts(args, launch_count);
   const PieceRows first_piece(args, work, 0, position, sequence, pages);
   constexpr int kLowSlots = kMostLowColumns / kThreads;
   if (thread() % kWarps == 0)  // some threads of each warp
     s.angles[thread() / kWarps] = h.rope.sin_cos(position, thread() / kWarps, h.factors);
+  const bool sees = earlier >= 0 && work.begin <= earlier && earlier < work.end;
+  if (sees && thread() % kWarps == 1)
+    s.earlier_angles[thread() / kWarps] = h.rope.sin_cos(earlier, thread() / kWarps, h.factors);
 
-  const uint64_t* const queries = args.mailbox.slots + kQuerySlots;
+  const uint64_t* const queries = flagged_slots(args, own_row()) + kQuerySlots;
   float taken[kLowSlots + NewRow::kSlots];
   take_each(
       [&](int i) {
@@ -460,6 +473,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     added.put<HalfRow>(args, taken + kLowSlots, s.angles, s.partial[2], s.current);
     append<HalfRow>(h, s.current);
   }
+  if (sees) {
+    const NewRow seen(args, 1 - own_row(), true);
+    float numbers[NewRow::kSlots];
+    take_each(seen.at, flag, numbers);
+    seen.put<HalfRow>(args, numbers, s.earlier_angles, s.partial[0], s.earlier);
+  }
   if (!args.early) {
     cluster_all();  // they have their queries
     // Not before: what warps ask of shared memory would wait behind the copies.
@@ -474,7 +493,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   prefetch_range(h.v_b.codes + v_row * v_bytes, v.count * v_bytes);
   if (work.end > work.begin) {
     take_latent_queries<kBoth>(args, work);
-    attend_part<kBoth>(args, work, position, sequence, pages, launch_count);
+    attend_part<kBoth>(args, work, position, earlier, sequence, pages, launch_count);
   }
   if (v.count <= 0) return;
   v.ask();
@@ -483,13 +502,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (rank == 0) clear_queries(args, head);
   // This block has had words of all others, who had read it before (LowRows: each has a task of b or more).
   if (blockIdx.x == 0 && thread() == 0) *launch_count_slot(args) = launch_count + 1;
-  v.multiply(context, [&](int i, float value) { h.out(0, head)[v_first + i] = s.values[i] = value; });
+  v.multiply(context, [&](int i, float value) { h.out(own_row(), head)[v_first + i] = s.values[i] = value; });
   if (h.form_at == nullptr) return;
   __syncthreads();
-  const int block = thread() / 32;
-  if (block * 32 < v.count)
-    quantize_lanes(h.form_at, h.out.heads * values / 32, (head * values + v_first) / 32 + block,
-                   s.values[thread()]);
+  put_codes<kRows>(args, s.values, v.count, head * values + v_first);
 #endif
 }
 
@@ -511,14 +527,15 @@ bool long_context_serves(const program::Program& program, const program::NormMla
   const int64_t heads = program[op.heads.out.id].heads();
   // Copies of its rows are whole sixteens of bytes.
   if (query.q && program[query.q.id].type == quant::Type::Q4_0 && low % 256 != 0) return false;
-  const int64_t blocks = heads * blocks_of_head(heads, sizes.sm_count);
-  return groups_of(static_cast<int>(heads), static_cast<int>(blocks)) != 0 &&
+  const int64_t blocks = heads * ctx8k_blocks_of_head(heads, sizes.rows, sizes.sm_count);
+  return heads * sizes.rows <= sizes.sm_count &&
+         groups_of(static_cast<int>(heads), static_cast<int>(blocks)) != 0 &&
          sizes.longest <= kLongestContext && (sizes.architecture == 90 || sizes.architecture == 100) &&
          program[query.cache.id].cache_row().type == quant::Type::F16 && low <= kMostLowColumns;
 }
 
-Ctx8kSlots ctx8k_slots(int64_t heads, int sm_count) {
-  const auto blocks = static_cast<int>(heads * blocks_of_head(heads, sm_count));
+Ctx8kSlots ctx8k_slots(int64_t heads, int64_t rows, int sm_count) {
+  const auto blocks = static_cast<int>(heads * ctx8k_blocks_of_head(heads, rows, sm_count));
   const int parts = blocks / groups_of(static_cast<int>(heads), blocks);
   return {kPartsBegin - kCountedSlots + 2 * heads * slots_of_parts(parts), heads << 32 | parts};
 }
@@ -532,6 +549,7 @@ void start_long_context(Args most_args, const Context& context) {
                        kMostRows, kBlocks);
   const MlaHeadsArgs& h = args.heads;
   const int heads = h.out.heads, blocks = heads * h.cluster;
+  const auto rows = static_cast<int>(context.step_rows);
   if (const Matrix& m = h.k_b; m.type == quant::Type::Q4_0 || m.type == quant::Type::Q8_0) {
     const int bytes = find_format(m.type)->codes;
     args.n_tiles =
@@ -540,13 +558,18 @@ void start_long_context(Args most_args, const Context& context) {
   args.groups = groups_of(heads, blocks);
   args.parts = blocks / args.groups;
   args.head_slots = slots_of_parts(args.parts);
+  args.row_slots = kQuerySlots + args.a.rows;
+  args.zeroed_row_slots = static_cast<int>(kCountedSlots + ctx8k_slots(heads, rows, context.sm_count).slots);
   // One piece where that is enough, and no more shared memory than it takes.
   const auto most = static_cast<int>(((context.longest + 15) / 16 + args.parts - 1) / args.parts * 16);
   args.piece = std::min(most, kPiece);
   const bool both = (heads + args.groups - 1) / args.groups <= kHeads / 2;
   const auto kernel =
-      with_types(args, [both]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
-        return both ? norm_mla_heads_ctx8k<Low, Q, K, V, true> : norm_mla_heads_ctx8k<Low, Q, K, V, false>;
+      with_types(args, [both, rows]<typename Low, typename Q, typename K, typename V>(Types<Low, Q, K, V>) {
+        if constexpr (takes_two_rows<Low, Q, K, V>())
+          if (rows > 1) return norm_mla_heads_ctx8k<2, Low, Q, K, V, false>;
+        return both ? norm_mla_heads_ctx8k<1, Low, Q, K, V, true>
+                    : norm_mla_heads_ctx8k<1, Low, Q, K, V, false>;
       });
   int most_queries = 0;  // rows of q that lie where rows of the cache will be
   for (int rank = 0; rank < h.cluster; ++rank) most_queries = std::max(most_queries, args.shares[rank].count);
@@ -554,13 +577,13 @@ void start_long_context(Args most_args, const Context& context) {
   const int query_bytes = most_queries * (h.q.columns / 32) * 18;
   args.early = query_bytes <= kCopiedBytes;
   args.q_at = static_cast<int>(args.early ? offsetof(Shared, q_rows) : offsetof(Shared, rows));
-  LaunchShape shape{dim3(static_cast<unsigned>(blocks)), dim3(kThreads),
+  LaunchShape shape{dim3(static_cast<unsigned>(blocks), 1, static_cast<unsigned>(rows)), dim3(kThreads),
                     static_cast<int64_t>(offsetof(Shared, rows)) +
                         std::max(args.piece * HalfRow::kBytes, args.early ? 0 : query_bytes),
                     args.groups};
   // All of them are on the device at a time, or they would wait for ever.
   while (shape.cluster > 1 &&
-         (args.groups % shape.cluster != 0 || most_clusters(kernel, shape) < blocks / shape.cluster))
+         (args.groups % shape.cluster != 0 || most_clusters(kernel, shape) < rows * blocks / shape.cluster))
     --shape.cluster;
   args.in_cluster = shape.cluster;
   launch(context, kernel, shape, args);

@@ -50,8 +50,9 @@ struct Shared {
   float q[kMostShares * kShare + kRotated];  // this block's queries: shares, then those to be rotated
   alignas(16) char context[activation_bytes(kRank)];
   alignas(16) char current[HalfRow::kBytes];  // the row that this step adds, as the cache holds it
+  alignas(16) char earlier[HalfRow::kBytes];  // the step's other row, where this one sees it
   float values[kMostValues];
-  SinCos angles[kRotated / 2];
+  SinCos angles[kRotated / 2], earlier_angles[kRotated / 2];
   alignas(16) float partial[3][kWarps];
   uint32_t largest;       // of this block's latent queries: bits of a float
   uint32_t launch_count;  // launches of this kernel before this one
