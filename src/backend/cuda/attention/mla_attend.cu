@@ -14,16 +14,13 @@ namespace {
 
 using namespace program;
 
-/// Rows that fill a device one by one; more of them are taken many at a time.
-constexpr int64_t kSplitRows = 64;
-
 /// What chunks of contexts have before they are put together.
 struct Chunks {
   float2* weights;
   float* parts;
 };
-Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads) {
-  const int64_t all = rows * most_chunks(rows) * heads;
+Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads, int sm_count) {
+  const int64_t all = rows * most_chunks(rows, sm_count) * heads;
   return {scratch.take<float2>(all), scratch.take<float>(all * kMlaRank)};
 }
 
@@ -45,24 +42,26 @@ static_assert(kQ8.q8_bytes() == kMlaQ8Bytes && kQ8.exact_at() == kMlaQ8Exact &&
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t heads = p[std::get<MlaAttend>(record.args).q.id].heads();
   int64_t bytes = 0;
-  for (int64_t rows = 1; rows < 2 * sizes.rows; rows *= 2) {  // fewer rows have more chunks
+  const auto reserve = [&](int64_t rows) {
     Scratch scratch(nullptr);
-    take_chunks(scratch, std::min(rows, sizes.rows), heads);
+    take_chunks(scratch, rows, heads, sizes.sm_count);
     bytes = std::max(bytes, scratch.bytes());
-  }
+  };
+  for (int64_t rows = 1; rows <= std::min(sizes.rows, kSplitRows); ++rows) reserve(rows);
+  reserve(sizes.rows);
   return bytes;
 }
 
 MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
   Scratch scratch(c.scratch);
-  const Chunks chunks = take_chunks(scratch, c.step_rows, p[op.q.id].heads());
+  const Chunks chunks = take_chunks(scratch, c.step_rows, p[op.q.id].heads(), c.sm_count);
   return {c.step,
           c.memory.cache(op.cache.id),
           c.memory.rows(op.q.id),
           c.memory.rows(op.out.id),
           op.cache_layer,
           op.scale * std::numbers::log2e_v<float>,
-          most_chunks(c.step_rows),
+          most_chunks(c.step_rows, c.sm_count),
           chunks.weights,
           chunks.parts};
 }

@@ -2,6 +2,8 @@
 // so far have it), a step's arguments, how a row's context is split.
 #pragma once
 
+#include <algorithm>
+
 #include "backend/cuda/host/kernel.h"
 #include "backend/cuda/prim/cache_row.cuh"
 #include "backend/cuda/prim/mma.cuh"
@@ -15,6 +17,8 @@ inline constexpr int kMlaQ8Bytes = 672, kMlaQ8Exact = 512, kMlaQ8Scales = 640;
 /// From row to row of halves in shared memory, bytes: banks differ.
 inline constexpr int kMlaPitch = kMlaWidth * 2 + 16;
 inline constexpr int kMostChunks = 128;
+/// Rows that fill a device one by one, their contexts in chunks; more of them are taken many at a time.
+inline constexpr int64_t kSplitRows = 64;
 
 struct MlaArgs {
   StepView step;
@@ -27,19 +31,18 @@ struct MlaArgs {
   float* parts;     ///< [row][chunk][head][rank]
 };
 
-/// Chunks of a row at most, by the rows of the step: enough to fill a device; where rows alone do, no more
-/// than one.
-SLUICE_BOTH inline int most_chunks(int64_t rows) {
-  if (rows > 64) return 1;
-  const int64_t chunks = 2 * kMostChunks / (rows < 1 ? 1 : rows);
-  return static_cast<int>(chunks > kMostChunks ? kMostChunks : chunks < 4 ? 4 : chunks);
+/// Chunks of a row at most, by the rows of the step: as many thread blocks as there are SMs, since a block
+/// takes one for itself; where rows alone fill them, no more than one.
+inline int most_chunks(int64_t rows, int sm_count) {
+  constexpr int64_t kLeast = 2;
+  if (rows > kSplitRows) return 1;
+  return static_cast<int>(std::clamp<int64_t>(sm_count / rows, kLeast, kMostChunks));
 }
 
-/// Rows of the cache in a chunk of a context of this length: whole pages.
+/// Rows of the cache in a chunk of a context of this length: whole pages, as even as they go.
 SLUICE_BOTH inline int chunk_of(int length, int most) {
-  int rows = program::kPageRows;
-  while (int64_t{rows} * most < length) rows *= 2;
-  return rows;
+  const int pages = (length + program::kPageRows - 1) / program::kPageRows;
+  return (pages + most - 1) / most * program::kPageRows;
 }
 
 /// A block's queries: of rows [first_row, ...), the first one is head `first_query` of them, counted through.

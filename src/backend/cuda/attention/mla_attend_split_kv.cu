@@ -259,8 +259,8 @@ __device__ __forceinline__ void attend_chunk(const PdlLink& pdl, const MlaArgs& 
 }
 
 /// Tiles of 16 heads read the cache once each, but halve what a thread block has to do: they are taken where
-/// a row has no more than small_chunks chunks. grid: (rows, tiles of the chunks that may be so, then of the
-/// others), so that what short contexts have comes first. kEither: there may be rows of more chunks.
+/// a row has no more than small_chunks chunks. grid: (rows, tiles of chunks). kEither: there may be rows of
+/// more chunks.
 template <bool kEither, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_chunks(const Timestamps timestamps, const MlaArgs p, int small_chunks) {
@@ -270,14 +270,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (row >= p.step.header->rows) return;
   const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
   const int chunks = (length + chunk_rows - 1) / chunk_rows;
-  const int at = static_cast<int>(blockIdx.y), behind = at - small_chunks * tiles;
-  const int chunk = behind < 0 ? at / tiles : small_chunks + behind / pairs;
-  const int tile = behind < 0 ? at % tiles : behind % pairs * 2;
+  const bool small = !kEither || chunks <= small_chunks;
+  const int at = static_cast<int>(blockIdx.y), each = small ? tiles : pairs, chunk = at / each;
   if (chunk >= chunks) return;
-  if (!kEither || chunks <= small_chunks) {
-    attend_chunk<1, kCoded>(pdl, p, tile * 16, length, chunk_rows, chunk);
+  const int first_head = at % each * (small ? 16 : 32);
+  if (small) {
+    attend_chunk<1, kCoded>(pdl, p, first_head, length, chunk_rows, chunk);
   } else if constexpr (kEither) {
-    if (tile % 2 == 0) attend_chunk<2, kCoded>(pdl, p, tile * 16, length, chunk_rows, chunk);
+    attend_chunk<2, kCoded>(pdl, p, first_head, length, chunk_rows, chunk);
   }
 }
 
@@ -323,9 +323,9 @@ void attend_split(const MlaArgs& args, const Context& context, bool joins) {
   // As many thread blocks as there are SMs.
   const int64_t small =
       tiles == 1 ? chunks : std::min(chunks, context.sm_count / (context.step_rows * tiles));
-  const LaunchShape shape{dim3(static_cast<unsigned>(context.step_rows),
-                               static_cast<unsigned>(small * tiles + (chunks - small) * ((tiles + 1) / 2))),
-                          dim3(kThreads), kSharedBytes};
+  LaunchShape shape{dim3(static_cast<unsigned>(context.step_rows),
+                         static_cast<unsigned>(std::max(small * tiles, chunks * ((tiles + 1) / 2)))),
+                    dim3(kThreads), kSharedBytes};
   const bool coded = args.cache.coded > 0;
   launch(context,
          small < chunks ? (coded ? attend_chunks<true, true> : attend_chunks<true, false>)

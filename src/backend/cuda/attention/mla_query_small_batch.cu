@@ -299,17 +299,16 @@ struct HeadsScratch {
   float *queries, *context, *parts;
   float2* weights;
 };
-HeadsScratch take_scratch(Scratch& scratch, const Program& p, const MlaHeads& op, int64_t rows) {
+HeadsScratch take_scratch(Scratch& scratch, const Program& p, const MlaHeads& op, int64_t rows, int most) {
   const int64_t all = rows * p[op.out.id].heads();
   return {scratch.take<float>(all * kMlaWidth), scratch.take<float>(all * kMlaRank),
-          scratch.take<float>(all * most_chunks(rows) * kMlaRank),
-          scratch.take<float2>(all * most_chunks(rows))};
+          scratch.take<float>(all * most * kMlaRank), scratch.take<float2>(all * most)};
 }
-int64_t heads_scratch_bytes(const Program& p, const Op& record, const Sizes&) {
+int64_t heads_scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   int64_t bytes = 0;
   for (int64_t rows = 2; rows <= kJoinedRows; ++rows) {
     Scratch scratch(nullptr);
-    take_scratch(scratch, p, std::get<MlaHeads>(record.args), rows);
+    take_scratch(scratch, p, std::get<MlaHeads>(record.args), rows, most_chunks(rows, sizes.sm_count));
     bytes = std::max(bytes, scratch.bytes());
   }
   return bytes;
@@ -322,14 +321,14 @@ std::optional<FormSpec> produces_heads(const Program& p, const Op& record, const
 void launch_heads(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<MlaHeads>(record.args);
   Scratch scratch(c.scratch);
-  const HeadsScratch s = take_scratch(scratch, p, op, c.step_rows);
+  const int32_t most = most_chunks(c.step_rows, c.sm_count);
+  const HeadsScratch s = take_scratch(scratch, p, op, c.step_rows, most);
   const Rows<float> out = c.memory.rows(op.out.id);
   const auto rows_of = [&](float* data, int64_t columns) {
     return Rows<float>{data, out.heads * columns, columns, out.heads, static_cast<int32_t>(columns)};
   };
   const Rows<float> queries = rows_of(s.queries, kMlaWidth), context = rows_of(s.context, kMlaRank);
   start_query(p, op.query, queries, c);
-  const int32_t most = most_chunks(c.step_rows);
   attend_split({c.step, c.memory.cache(op.query.cache.id), queries, context, op.query.cache_layer,
                 op.scale * std::numbers::log2e_v<float>, most, s.weights, s.parts},
                c, false);
