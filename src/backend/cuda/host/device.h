@@ -109,10 +109,11 @@ struct Span {
   uint64_t end;        ///< the last warp's
 };
 
-/// Where a launch leaves its times; null: nobody asks for them.
+/// Where a launch leaves its times (null: nobody asks for them), and when the one behind it may begin.
 struct Timestamps {
   static constexpr int kSpans = 256;  ///< a power of two: spread so that few warps write to the same one
   Span* spans = nullptr;
+  bool late = false;  ///< as this launch's blocks end; otherwise once all of them have begun
 };
 
 /// A mailbox: flagged slots by which the blocks of a launch pass numbers to each other while it runs. A slot

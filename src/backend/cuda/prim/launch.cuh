@@ -13,6 +13,9 @@ struct LaunchShape {
   dim3 grid, block;
   int64_t shared_bytes = 0;
   int cluster = 1;  ///< neighbouring blocks along x that share their shared memory
+  /// The launch behind begins as blocks of this one end, not once all of them have begun: what it asks for
+  /// early may hold up this one. By measurement alone.
+  bool late = false;
 };
 
 /// Lets a kernel ask for so much shared memory. Beside what it declares 48 KB need no permission in all.
@@ -66,7 +69,8 @@ void launch(const Context& context, void (*kernel)(Timestamps, Parameters...), c
     const auto threads = static_cast<int>(shape.block.x * shape.block.y * shape.block.z);
     return context.log->add(reinterpret_cast<const void*>(kernel), blocks, threads, shape.shared_bytes);
   }
-  const Timestamps timestamps = context.times != nullptr ? context.times->next() : Timestamps{};
+  Timestamps timestamps = context.times != nullptr ? context.times->next() : Timestamps{};
+  timestamps.late = shape.late;
   check(cudaLaunchKernelEx(&config, kernel, timestamps, static_cast<Parameters>(arguments)...));
 }
 

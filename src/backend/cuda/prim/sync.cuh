@@ -22,10 +22,11 @@ __device__ inline void raise(uint64_t* at, uint64_t value) {
 /// parameter is its Timestamps (launch() gives it), and it makes its PdlLink before all else.
 class PdlLink {
  public:
-  /// Lets the next kernel start; it waits by itself for this one's results.
+  /// Lets the next kernel start, unless that is to wait for this one's blocks to end (LaunchShape::late); it
+  /// waits by itself for this one's results.
   __device__ explicit PdlLink(const Timestamps& timestamps) : timestamps_(timestamps) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (!timestamps.late) asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
   }
 
