@@ -207,7 +207,9 @@ class Finder {
     const int64_t queries = spec_.heads * spec_.key(), keys = spec_.kv_heads * spec_.key(),
                   values = spec_.kv_heads * spec_.value;
     const int64_t gates = spec_.gated_queries ? spec_.heads * spec_.value : 0;
-    if (has(at("attn_qkv"))) {  // one below another (convert_hf_to_gguf.py --fuse-qkv)
+    // One below another (convert_hf_to_gguf.py --fuse-qkv); where others are linear, theirs have this name.
+    const bool joined = spec_.linear.empty() && has(at("attn_qkv"));
+    if (joined) {
       const auto parts = stacked(at("attn_qkv"), {queries + gates, keys, values}, spec_.dim);
       l.q = parts[0], l.k = parts[1], l.v = parts[2];
     } else {
@@ -215,7 +217,7 @@ class Finder {
       l.k = scaled_matrix(at("attn_k"), keys, spec_.dim);
       l.v = scaled_matrix(at("attn_v"), values, spec_.dim);
     }
-    if (has(at("attn_qkv", "bias"))) {
+    if (joined && has(at("attn_qkv", "bias"))) {
       const auto parts = stacked(at("attn_qkv", "bias"), {queries, keys, values}, 1);
       l.q_bias = parts[0], l.k_bias = parts[1], l.v_bias = parts[2];
     } else {
