@@ -136,23 +136,27 @@ TEST(CudaPage, OfFewRowsAgreesWithReference) {
     expect_agreement(case_of("mla_heads", "20 heads with q rows 1"), depths);
 }
 
-// The second row sees the first one's, which enters the cache while it attends: the ends of a block's 32
-// positions and of a page.
-TEST(CudaPage, OfTwoRowsOfASequenceAgreesWithReference) {
-  for (const int32_t depth : {0, 30, 31, 32, 62, 63, 64, 190, 191, 300, 510})
-    for (const char* name : {"20 heads Q4_0 rows 1", "16 heads Q6_K, cache of Q8_0, rows 1"}) {
+/// Of norm_mla_heads' cases of these names, two neighbouring rows of a sequence from each depth on.
+void expect_two_rows_to_agree(std::initializer_list<const char*> names,
+                              std::initializer_list<int32_t> depths) {
+  for (const int32_t depth : depths)
+    for (const char* name : names) {
       SCOPED_TRACE(fmt::format("{} at {}", name, depth));
       expect_agreement(case_of("norm_mla_heads", name), {depth, depth + 1}, true);
     }
 }
 
+// The second row sees the first one's, which enters the cache while it attends: the ends of a block's 32
+// positions and of a page.
+TEST(CudaPage, OfTwoRowsOfASequenceAgreesWithReference) {
+  expect_two_rows_to_agree({"20 heads Q4_0 rows 1", "16 heads Q6_K, cache of Q8_0, rows 1"},
+                           {0, 30, 31, 32, 62, 63, 64, 190, 191, 300, 510});
+}
+
 // The same behind 512 positions: the ends of parts of contexts (20 or so) and of their pieces of 144.
 TEST(CudaPage, OfTwoRowsOfADeepSequenceAgreesWithReference) {
-  for (const int32_t depth : {511, 575, 639, 703, 1151, 2099, 2880, 4095, 5718, 8189})
-    for (const char* name : {"20 heads Q4_0 rows 1", "20 heads of 1280 columns Q4_K rows 1"}) {
-      SCOPED_TRACE(fmt::format("{} at {}", name, depth));
-      expect_agreement(case_of("norm_mla_heads", name), {depth, depth + 1}, true);
-    }
+  expect_two_rows_to_agree({"20 heads Q4_0 rows 1", "20 heads of 1280 columns Q4_K rows 1"},
+                           {511, 575, 639, 703, 1151, 2099, 2880, 4095, 5718, 8189});
 }
 
 struct Neighbours {
