@@ -15,8 +15,9 @@ bool begins(const text::Vocab& vocab) {
 }
 
 /// Byte-level BPE that would make single bytes of every text though it has other tokens, and nobody is told.
-bool lacks_merges(const text::Vocab& vocab) {
-  if (vocab.model != "gpt2" || !vocab.merges.empty()) return false;
+/// (A file with an empty list says so itself.)
+bool lacks_merges(const gguf::File& file, const text::Vocab& vocab) {
+  if (vocab.model != "gpt2" || file.find("tokenizer.ggml.merges")) return false;
   const auto others = std::ranges::count_if(
       vocab.types, [](text::TokenType type) { return type != text::TokenType::Normal; });
   return std::ssize(vocab.tokens) - others > 256;
@@ -59,7 +60,7 @@ text::Tokenizer load_tokenizer(const gguf::File& file) {
       vocab.scores.push_back(static_cast<float>(score));
     }
     if (vocab.model.empty()) fail("tokenizer.ggml.model is missing: the file has no vocabulary");
-    if (lacks_merges(vocab))
+    if (lacks_merges(file, vocab))
       fail(
           "tokenizer.ggml.merges is missing: without it texts become single bytes, whatever tokens there "
           "are");
