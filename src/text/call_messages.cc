@@ -57,6 +57,57 @@ bool calls_anything(const Json& messages) {
   return false;
 }
 
+/// The name of a schema's type; of several the first that is not null. Empty: it says none.
+std::string type_word(const Json& schema) {
+  const auto type = schema.find("type");
+  if (type == schema.end()) return {};
+  if (type->is_string()) return *type == "null" ? "" : type->get<std::string>();
+  if (type->is_array())
+    for (const Json& one : *type)
+      if (one.is_string() && one != "null") return one.get<std::string>();
+  return {};
+}
+
+/// The first of a schema's alternatives that is more than null, or the schema.
+const Json& first_alternative(const Json& schema) {
+  if (!type_word(schema).empty()) return schema;
+  for (const char* key : {"anyOf", "oneOf", "allOf"}) {
+    const auto list = schema.find(key);
+    if (list == schema.end() || !list->is_array()) continue;
+    for (const Json& one : *list)
+      if (one.is_object() && !type_word(one).empty()) return one;
+  }
+  return schema;
+}
+
+Json schema_in_plain_words(const Json& given) {
+  if (!given.is_object()) return {{"type", "string"}};
+  const Json& schema = first_alternative(given);
+  const auto is = [&](const char* key, Json::value_t type) {
+    return schema.contains(key) && schema[key].type() == type;
+  };
+  const bool has_properties = is("properties", Json::value_t::object);
+  std::string type = type_word(schema);
+  if (type.empty()) type = has_properties ? "object" : schema.contains("items") ? "array" : "string";
+  Json plain = {{"type", type}};
+  for (const Json* from : {&schema, &given})
+    if (const auto words = from->find("description"); words != from->end() && words->is_string())
+      plain["description"] = *words;
+  if (is("enum", Json::value_t::array) && !schema["enum"].empty()) plain["enum"] = schema["enum"];
+  if (type == "array")
+    plain["items"] = schema_in_plain_words(schema.contains("items") ? schema["items"] : Json());
+  if (type != "object") return plain;
+  plain["properties"] = Json::object();
+  if (has_properties)
+    for (const auto& [name, property] : schema["properties"].items())
+      plain["properties"][name] = schema_in_plain_words(property);
+  plain["required"] = Json::array();
+  if (is("required", Json::value_t::array))
+    for (const Json& name : schema["required"])
+      if (name.is_string()) plain["required"].push_back(name);
+  return plain;
+}
+
 }  // namespace
 
 void write_calls_as_text(Json& messages, const Json& tools, bool knows_system) {
@@ -169,6 +220,27 @@ void complete_tools(Json& tools, bool needs_description, bool needs_parameters) 
     if (needs_parameters && !function->contains("parameters"))
       (*function)["parameters"] = {{"type", "object"}, {"properties", Json::object()}};
   }
+}
+
+Json tools_in_plain_words(const Json& tools) {
+  Json plain = Json::array();
+  for (const Json& tool : tools) {
+    const Json& function = tool.is_object() && tool.contains("function") ? tool["function"] : tool;
+    if (!function.is_object()) continue;
+    const auto text = [&](const char* key) {
+      const auto value = function.find(key);
+      return value != function.end() && value->is_string() ? *value : Json("");
+    };
+    const auto given = function.find("parameters");
+    Json parameters = given == function.end() ? Json::object() : *given;
+    if (parameters.is_object()) parameters["type"] = "object";
+    plain.push_back({{"type", "function"},
+                     {"function",
+                      {{"name", text("name")},
+                       {"description", text("description")},
+                       {"parameters", schema_in_plain_words(parameters)}}}});
+  }
+  return plain;
 }
 
 }  // namespace sluice::text

@@ -29,4 +29,8 @@ void split_calls(nlohmann::ordered_json& messages);
 /// Of others, null is the same as none.
 void complete_tools(nlohmann::ordered_json& tools, bool needs_description, bool needs_parameters);
 
+/// For templates that read schemas and fail with these: the tools with schemas of the few words that all
+/// such templates know. A value has one type, properties and items are schemas, descriptions are texts.
+nlohmann::ordered_json tools_in_plain_words(const nlohmann::ordered_json& tools);
+
 }  // namespace sluice::text

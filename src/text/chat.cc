@@ -298,18 +298,39 @@ ChatPrompt ChatTemplate::render(Conversation conversation, const jinja::RenderOp
   if (!how_to_call.empty()) set_content_text(messages.front(), content_text(messages.front()) + how_to_call);
   Json variables = std::move(arguments);
   variables["messages"] = std::move(messages);
-  variables["tools"] = std::move(tools);
+  variables["tools"] = tools.is_null() && form_.tools_are_a_list ? Json::array() : std::move(tools);
   variables["documents"] = nullptr;
   variables["add_generation_prompt"] = conversation.add_generation_prompt;
   variables["bos_token"] = bos_;
   variables["eos_token"] = eos_;
   if (conversation.continue_last) return render_continued(std::move(variables), marker, options);
-  ChatPrompt out{marker.unmark(template_.render(variables, options)), false};
+  std::string written;
+  const bool plainly = write(variables, options, written);
+  ChatPrompt out{marker.unmark(written), false, plainly};
   const auto& [text, breaks] = out.prompt;
   const bool is_users =
       !breaks.empty() && breaks.back() > text.rfind(format_.think_open);  // if there is that tag
   out.starts_in_thinking = conversation.add_generation_prompt && ends_in_thinking(format_, text) && !is_users;
   return out;
+}
+
+// Runs the template. Where it fails, and not of its own will, what it makes of schemas may be why: then it
+// sees the tools in plain words, and the answer is true.
+bool ChatTemplate::write(Json& variables, const jinja::RenderOptions& options, std::string& text) const {
+  try {
+    text = template_.render(variables, options);
+    return false;
+  } catch (const jinja::TemplateError& error) {
+    Json& tools = variables["tools"];
+    if (error.raised() || tools.empty()) throw;
+    tools = tools_in_plain_words(tools);
+    try {
+      text = template_.render(variables, options);
+    } catch (const jinja::TemplateError&) {
+      throw jinja::TemplateError(error);
+    }
+    return true;
+  }
 }
 
 // Describes tools at the end of the system message, which there is then in front, and returns what is to
@@ -349,7 +370,8 @@ ChatPrompt ChatTemplate::render_continued(Json variables, const PromptMarker& ma
   else
     set_content_text(last, content + end);
   variables["add_generation_prompt"] = false;
-  std::string text = template_.render(variables, options);
+  std::string text;
+  const bool plainly = write(variables, options, text);
   const size_t place = text.rfind(end);
   if (place != std::string::npos) text.resize(place);
   if (place == std::string::npos || text.find(trimmed(reasoning)) == std::string::npos) {
@@ -360,7 +382,7 @@ ChatPrompt ChatTemplate::render_continued(Json variables, const PromptMarker& ma
       text = with_reasoning(std::move(text), reasoning, !thinking, format_);
     text += content;
   }
-  return {marker.unmark(text), thinking && format_.thinks};
+  return {marker.unmark(text), thinking && format_.thinks, plainly};
 }
 
 }  // namespace sluice::text

@@ -24,8 +24,9 @@ struct Conversation {
 };
 
 struct ChatPrompt {
-  PromptText prompt;        ///< for encode_prompt
-  bool starts_in_thinking;  ///< for the OutputParser
+  PromptText prompt;            ///< for encode_prompt
+  bool starts_in_thinking;      ///< for the OutputParser
+  bool in_plain_words = false;  ///< the template fails with the tools' schemas, and was shown less of them
 };
 
 /// A model's chat template. Immutable: threads may render at the same time.
@@ -47,7 +48,8 @@ class ChatTemplate {
   /// that it takes (MessageForm). Arguments that are no JSON object reach the model as text. `tools` is none
   /// where there are none, and the role is "system" for "developer" unless the template knows that one. A
   /// template that knows no tools sees tools, calls and their results as text in messages; one that writes
-  /// one call a message sees several as so many messages.
+  /// one call a message sees several as so many messages. One that fails with the tools' schemas as they are
+  /// sees them in plain words (tools_in_plain_words).
   ///
   /// Control tokens in a client's strings reach the prompt as text, and a template that looks for one in such
   /// a string does not find it. Think tags in the content of an assistant without reasoning_content are left
@@ -60,6 +62,7 @@ class ChatTemplate {
   std::string add_tools(nlohmann::ordered_json& messages, const nlohmann::ordered_json& tools) const;
   ChatPrompt render_continued(nlohmann::ordered_json variables, const PromptMarker& marker,
                               const jinja::RenderOptions& options) const;
+  bool write(nlohmann::ordered_json& variables, const jinja::RenderOptions& options, std::string& text) const;
 
   jinja::Template template_;
   const OutputFormat& format_;

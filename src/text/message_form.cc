@@ -33,11 +33,14 @@ Json result_message(const Json& content) {
   return {{"role", "tool"}, {"tool_call_id", "callslu01"}, {"name", kProbeName}, {"content", content}};
 }
 
+/// The variable where a conversation has none.
+Json no_tools(bool is_a_list) { return is_a_list ? Json::array() : Json(); }
+
 /// Renders small conversations.
 class Probe {
  public:
-  Probe(const jinja::Template& chat_template, const Json& variables)
-      : template_(chat_template), variables_(variables) {
+  Probe(const jinja::Template& chat_template, const Json& variables, Json no_tools = nullptr)
+      : template_(chat_template), variables_(variables), no_tools_(std::move(no_tools)) {
     options_.limits.steps = kProbeSteps;
   }
 
@@ -45,7 +48,7 @@ class Probe {
   std::string render(Json messages, Json tools = nullptr) const {
     Json variables = variables_;
     variables["messages"] = std::move(messages);
-    variables["tools"] = std::move(tools);
+    variables["tools"] = tools.is_null() ? no_tools_ : std::move(tools);
     variables["documents"] = nullptr;
     variables["add_generation_prompt"] = true;
     try {
@@ -61,6 +64,7 @@ class Probe {
  private:
   const jinja::Template& template_;
   const Json& variables_;
+  Json no_tools_;
   jinja::RenderOptions options_;
 };
 
@@ -290,8 +294,11 @@ void put_calls(const MessageForm& form, Json& one) {
 }  // namespace
 
 MessageForm form_of_template(const jinja::Template& chat_template, const Json& variables) {
-  const Probe probe(chat_template, variables);
   MessageForm form;
+  const Json hello = Json::array({message("user", "hello")});
+  form.tools_are_a_list = Probe(chat_template, variables).render(hello).empty() &&
+                          !Probe(chat_template, variables, no_tools(true)).render(hello).empty();
+  const Probe probe(chat_template, variables, no_tools(form.tools_are_a_list));
   find_call_form(probe, form);
   find_ids(probe, form);
   find_reasoning(probe, form);
@@ -306,7 +313,7 @@ std::string call_shape(const jinja::Template& chat_template, const Json& variabl
   if (!form.shows_calls || open.empty() || close.empty()) return {};
   const Json arguments = form.arguments_as_text ? Json(kArguments) : parse_plain(kArguments);
   const Json empty = form.null_beside_calls ? Json() : Json("");
-  std::string text = Probe(chat_template, variables)
+  std::string text = Probe(chat_template, variables, no_tools(form.tools_are_a_list))
                          .render(Json::array({message("user", "hello"), call_message(empty, arguments)}));
   const size_t begin = text.find(open), end = text.rfind(close);
   if (begin == std::string::npos || end == std::string::npos || end < begin) return {};

@@ -26,6 +26,7 @@ struct MessageForm {
   bool system_in_user_message = false;              ///< none is shown: their text leads the first user's
   bool turns_alternate = false;                     ///< user and assistant: never one of them twice in a row
   bool nine_letter_ids = false;                     ///< of calls: no others are taken
+  bool tools_are_a_list = false;                    ///< an empty one where there are none
   bool needs_description = false;                   ///< of every tool: without one there is no prompt
   bool needs_parameters = false;                    ///< the same
   std::set<std::string> parts;                      ///< roles whose content is a list of parts

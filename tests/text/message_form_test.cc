@@ -214,6 +214,53 @@ TEST(MessageForm, OldCallsAreCalls) {
 }
 
 // A hostile template must not hold up loading.
+// Goes over the tools, be there none, and over their schemas as far as it knows them: as NousResearch's do.
+constexpr const char* kReading = R"({%- macro word(p) -%}
+{%- if p.type == 'string' or p.type == 'integer' -%}{{ p.type }}
+{%- elif p.type == 'array' -%}list[{{ word(p['items']) }}]
+{%- elif p.type == 'object' -%}dict
+{%- else -%}{{ word(p) }}{%- endif -%}{%- endmacro -%}
+{%- for t in tools -%}<{{ t.function.name }}>{%- for name, p in t.function.parameters.properties|items -%}
+{{ name ~ ':' ~ word(p) ~ ' ' ~ (p.description + '.' if p.description is defined else '') }}{%- endfor -%}
+{{ ' needs ' + t.function.parameters.required|join(',') }}{%- endfor -%}
+{%- for m in messages -%}<{{ m.role }}>{{ m.content }}{%- for c in m.tool_calls or [] -%}
+<call>{{ c.function.name }}{%- endfor -%}{%- endfor -%})";
+
+TEST(MessageForm, ATemplateThatGoesOverToolsTakesNone) {
+  EXPECT_EQ(prompt_of(kReading, talk("I look.", "{}")),
+            "<user>hi<assistant>I look.<call>f<tool>ok<user>more");
+}
+
+TEST(MessageForm, SchemasThatATemplateFailsWithAreShownInPlainWords) {
+  const ChatTemplate chat(kReading, "", "", ControlTokens());
+  const auto prompt = [&](const char* parameters) {
+    const Json tools = Json::array(
+        {{{"type", "function"}, {"function", {{"name", "f"}, {"parameters", Json::parse(parameters)}}}}});
+    const Json hi = Json::array({{{"role", "user"}, {"content", "hi"}}});
+    const ChatPrompt whole = chat.render({.messages = hi, .tools = tools});
+    return whole.prompt.text + (whole.in_plain_words ? " *" : "");
+  };
+  const char* plain =
+      R"({"type": "object", "properties": {"a": {"type": "array", "items": {"type": "string"}}},
+                          "required": ["a"]})";
+  EXPECT_EQ(prompt(plain), "<f>a:list[string]  needs a<user>hi");
+  // As schema generators write optional values, enums, references, lists of anything, and nothing at all.
+  EXPECT_EQ(
+      prompt(R"({"type": "object", "properties": {"a": {"type": ["null", "integer"], "description": "D"}},
+                       "required": ["a"]})"),
+      "<f>a:integer D. needs a<user>hi *");
+  EXPECT_EQ(prompt(R"({"type": "object", "properties": {
+                        "a": {"anyOf": [{"type": "null"}, {"type": "array", "items": true}], "description": "D"},
+                        "b": {"enum": ["x"]}, "c": {"$ref": "#/$defs/c"}, "d": true, "e": {"properties": {}}},
+                       "required": null})"),
+            "<f>a:list[string] D.b:string c:string d:string e:dict  needs <user>hi *");
+  EXPECT_EQ(prompt("{}"), "<f> needs <user>hi");
+  // Depth costs nothing more than depth.
+  std::string deep = R"({"type": "null"})";
+  for (int i = 0; i < 100; ++i) deep = R"({"properties": {"a": )" + deep + "}}";
+  EXPECT_THAT(prompt(deep.c_str()), HasSubstr("a:dict"));
+}
+
 TEST(MessageForm, ATemplateThatNeverEndsIsProbedQuickly) {
   const ChatTemplate chat("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}",
                           "", "", ControlTokens());
