@@ -16,7 +16,7 @@ std::unique_ptr<CallReader> CallReader::make(const OutputFormat& format, const T
 void CallReader::start(size_t begin, Rules rules) {
   at_ = begin;
   rules_ = rules;
-  opened_ = false;
+  opened_ = more_ = false;
   name_.clear();
   arguments_.clear();
   restart();

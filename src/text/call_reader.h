@@ -26,8 +26,9 @@ class CallReader {
   };
   /// Which calls count.
   struct Rules {
-    bool only_declared;  ///< those of a declared tool alone
-    bool opens;          ///< what can only be a call is one before its end
+    bool only_declared;    ///< those of a declared tool alone
+    bool opens;            ///< what can only be a call is one before its end
+    bool goes_on = false;  ///< behind another call: in the list that it stood in, if it was in one
   };
 
   /// The reader of a format; null when it has no calls. `tools` outlives it.
@@ -49,6 +50,8 @@ class CallReader {
 
   /// After Broken and Done: the position behind the call.
   size_t end() const { return at_; }
+  /// After Done: another call begins at end(), for the opening tag stands before several.
+  bool more() const { return more_; }
   /// Whether this is certainly a call; it stays so.
   bool opened() const { return opened_; }
   /// The tool's name, as far as it is known.
@@ -76,7 +79,7 @@ class CallReader {
   const ToolTypes& tools_;
   Rules rules_ = {};
   size_t at_ = 0;  ///< where reading goes on
-  bool opened_ = false;
+  bool opened_ = false, more_ = false;
   std::string name_, arguments_;
 };
 

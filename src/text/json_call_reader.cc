@@ -64,6 +64,7 @@ class JsonReader : public CallReader {
   Step read_name(const TextWindow& text, size_t limit, Phase next);
   Step read_tag(const TextWindow& text, size_t limit, std::string_view tag, Phase next);
   Step read_separator(const TextWindow& text, size_t limit);
+  Step read_fence_open(const TextWindow& text, size_t limit);
   Step read_body(const TextWindow& text, size_t limit);
   Step read_value(const TextWindow& text, size_t limit);
   Step read_object(const TextWindow& text, size_t limit);
@@ -77,7 +78,7 @@ class JsonReader : public CallReader {
   std::string_view plain_name(std::string_view written) const;
 
   Phase phase_ = Phase::BeforeName;
-  bool fenced_ = false;
+  bool older_ = false, fenced_ = false, in_list_ = false;
   bool has_arguments_ = false, arguments_end_ = false;
   size_t name_begin_ = 0;
   JsonStream json_;
@@ -88,7 +89,8 @@ class JsonReader : public CallReader {
 
 void JsonReader::restart() {
   phase_ = format_.separator.empty() ? Phase::Body : Phase::BeforeName;
-  fenced_ = has_arguments_ = arguments_end_ = in_value_ = streams_ = false;
+  in_list_ = in_list_ && rules_.goes_on;
+  older_ = fenced_ = has_arguments_ = arguments_end_ = in_value_ = streams_ = false;
   json_ = {};
   key_.clear();
   value_.clear();
@@ -117,7 +119,7 @@ JsonReader::Step JsonReader::step(const TextWindow& text, size_t limit) {
       return read_tag(text, limit, format_.separator, Phase::Body);
     case Phase::Body: return read_body(text, limit);
     case Phase::FencedName: return read_name(text, limit, Phase::FenceOpen);
-    case Phase::FenceOpen: fenced_ = true; return read_tag(text, limit, "```json", Phase::Body);
+    case Phase::FenceOpen: return read_fence_open(text, limit);
     case Phase::Null: return read_tag(text, limit, "null", Phase::Close);
     case Phase::Value: return read_value(text, limit);
     case Phase::Object: return read_object(text, limit);
@@ -146,8 +148,8 @@ JsonReader::Step JsonReader::read_tag(const TextWindow& text, size_t limit, std:
 }
 
 JsonReader::Step JsonReader::read_separator(const TextWindow& text, size_t limit) {
+  if (!skip_space(text, limit)) return Step::More;
   if (!format_.id_tag.empty()) {
-    if (!skip_space(text, limit)) return Step::More;
     const TagMatch id = pass_tag(text, limit, format_.id_tag);
     if (id == TagMatch::Partial) return Step::More;
     if (id == TagMatch::Full) {
@@ -155,7 +157,25 @@ JsonReader::Step JsonReader::read_separator(const TextWindow& text, size_t limit
       return Step::Again;
     }
   }
+  if (text.at(at_) == '{' && format_.call_close.empty() && tools_.declares(name_)) {  // it lacks
+    phase_ = Phase::Body;
+    return Step::Again;
+  }
   return read_tag(text, limit, format_.separator, Phase::Body);
+}
+
+// Models write a fence with and without the language, or none.
+JsonReader::Step JsonReader::read_fence_open(const TextWindow& text, size_t limit) {
+  if (!skip_space(text, limit)) return Step::More;
+  if (text.at(at_) != '{') {
+    TagMatch fence = pass_tag(text, limit, "```json");
+    if (fence == TagMatch::None) fence = pass_tag(text, limit, "```");
+    if (fence == TagMatch::Partial) return Step::More;
+    if (fence == TagMatch::None) return Step::Failed;
+    fenced_ = true;
+  }
+  phase_ = Phase::Body;
+  return Step::Again;
 }
 
 // An object, or nothing where the name is known already, or the older form: name and fenced object.
@@ -163,12 +183,18 @@ JsonReader::Step JsonReader::read_body(const TextWindow& text, size_t limit) {
   if (!skip_space(text, limit)) return Step::More;
   const char first = text.at(at_);
   if (format_.separator.empty()) {
+    if (first == '[' && !in_list_) {
+      in_list_ = true;
+      ++at_;
+      return Step::Again;
+    }
     phase_ = Phase::Object;
     return first == '{' ? Step::Again : Step::Failed;
   }
   const bool older =
-      name_ == "function" && !fenced_ && std::string_view("{\"<").find(first) == std::string_view::npos;
+      name_ == "function" && !older_ && std::string_view("{\"<`").find(first) == std::string_view::npos;
   if (older) {
+    older_ = true;
     name_begin_ = at_;
     phase_ = Phase::FencedName;
     return Step::Again;
@@ -178,6 +204,10 @@ JsonReader::Step JsonReader::read_body(const TextWindow& text, size_t limit) {
     has_arguments_ = first == '{';
     open();
     phase_ = Phase::Value;
+    return Step::Again;
+  }
+  if (first == '`' && !fenced_) {
+    phase_ = Phase::FenceOpen;
     return Step::Again;
   }
   if (fenced_ || (first != '<' && first != 'n')) return Step::Failed;
@@ -276,8 +306,24 @@ JsonReader::Step JsonReader::end_object() {
 
 JsonReader::Step JsonReader::read_close(const TextWindow& text, size_t limit) {
   arguments_end_ = true;
-  if (format_.call_close.empty()) return Step::Done;
+  if (format_.call_close.empty() && !in_list_) return Step::Done;
   if (!skip_space(text, limit)) return Step::More;
+  const char next = text.at(at_);
+  if (in_list_) {
+    if (next != ',' && next != ']') return Step::Failed;
+    ++at_;
+    more_ = next == ',';
+    in_list_ = more_;
+    return more_ ? Step::Done : Step::Again;
+  }
+  if (next == '}') {  // a brace too many
+    ++at_;
+    return Step::Again;
+  }
+  if (next == '{' && format_.separator.empty()) {
+    more_ = true;
+    return Step::Done;
+  }
   const TagMatch close = pass_tag(text, limit, format_.call_close);
   if (close == TagMatch::Partial) return Step::More;
   return close == TagMatch::Full ? Step::Done : Step::Failed;
@@ -287,6 +333,10 @@ bool JsonReader::finish(const TextWindow& text, size_t, bool turn_ended) {
   if (phase_ == Phase::Name || phase_ == Phase::FencedName) {
     const std::string_view written = text.view(name_begin_, at_);
     name_ = format_.name_prefix.starts_with(written) ? std::string_view() : plain_name(written);
+  }
+  if (phase_ == Phase::Body && turn_ended && !format_.separator.empty() && tools_.declares(name_)) {
+    arguments_ = "{}";
+    return true;
   }
   const bool lacks_only_close = phase_ == Phase::FenceClose || phase_ == Phase::Close;
   return lacks_only_close || (turn_ended && opened_ && arguments_end_);

@@ -2,7 +2,9 @@
 
 #include <cctype>
 #include <cstdlib>
+#include <utility>
 
+#include "text/exact_json.h"
 #include "text/json_text.h"
 
 namespace sluice::text {
@@ -12,6 +14,14 @@ constexpr std::string_view kEscapedReplacement = "\\ufffd";
 
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
 
+/// A number or word as JSON has it; empty: it is none. Some models write Python's words.
+std::string json_token(const std::string& token) {
+  if (token == "True") return "true";
+  if (token == "False") return "false";
+  if (token == "None") return "null";
+  return is_json(ExactJson(token).text()) ? token : std::string();
+}
+
 bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 }  // namespace
@@ -19,15 +29,17 @@ bool is_json_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '
 JsonStream::Status JsonStream::read(char byte, std::string& out) {
   if (state_ == State::String) return read_string(byte, out);
   if (state_ == State::Escape) return read_escape(byte, out);
-  constexpr std::string_view kInTokens = "0123456789+-.Eaeflnrstu";
+  constexpr std::string_view kInTokens =
+      "0123456789+-.Eaeflnrstu"
+      "TFNo";
   if (state_ == State::Token) {
     if (kInTokens.find(byte) != std::string_view::npos) {
       token_ += byte;
       return Status::More;
     }
-    if (!is_json(token_)) return Status::Failed;
-    out += token_;
-    token_.clear();
+    const std::string token = json_token(std::exchange(token_, {}));
+    if (token.empty()) return Status::Failed;
+    out += token;
     state_ = State::AfterValue;
   }
   if (is_json_space(byte)) return Status::More;
@@ -70,7 +82,7 @@ JsonStream::Status JsonStream::begin_value(char byte, std::string& out) {
     state_ = byte == '{' ? State::KeyOrEnd : State::ValueOrEnd;
   } else if (byte == '"') {
     state_ = State::String;
-  } else if (!open_.empty() && std::string_view("-0123456789tfn").find(byte) != std::string_view::npos) {
+  } else if (!open_.empty() && std::string_view("-0123456789tfnTFN").find(byte) != std::string_view::npos) {
     token_ = byte;
     state_ = State::Token;
     return Status::More;
@@ -115,9 +127,9 @@ JsonStream::Status JsonStream::read_escape(char byte, std::string& out) {
   token_ += byte;
   if (token_.size() == 2) {
     if (byte == 'u') return Status::More;
-    if (std::string_view("\"\\/bfnrt").find(byte) == std::string_view::npos) return Status::Failed;
+    if (std::string_view("\"\\/bfnrt").find(byte) == std::string_view::npos) return end_no_escape(out);
   } else if (!is_hex(byte)) {
-    return Status::Failed;
+    return end_no_escape(out);
   } else if (token_.size() < 6) {
     return Status::More;
   }
@@ -140,6 +152,18 @@ void JsonStream::end_escape(std::string& out) {
     surrogate_ = token_;
   else
     out += low ? kEscapedReplacement : std::string_view(token_);
+}
+
+// What is no escape was meant as it stands there (a path, a regular expression, a formula); Python's \' is a
+// quote.
+JsonStream::Status JsonStream::end_no_escape(std::string& out) {
+  const char last = token_.back();
+  token_.pop_back();
+  drop_surrogate(out);
+  if (token_.size() > 1 || last != '\'') out += "\\" + token_;
+  token_.clear();
+  state_ = State::String;
+  return read_string(last, out);
 }
 
 void JsonStream::drop_surrogate(std::string& out) {

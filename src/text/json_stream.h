@@ -9,9 +9,9 @@
 
 namespace sluice::text {
 
-/// One JSON object, array or string (RFC 8259), nested at most kJsonDepth deep, numbers within the range of a
-/// double. What many models get wrong inside strings is put right: control characters become escapes, halves
-/// of surrogate pairs U+FFFD.
+/// One JSON object, array or string (RFC 8259), nested at most kJsonDepth deep. What many models get wrong is
+/// put right: control characters become escapes, halves of surrogate pairs U+FFFD, a backslash before what it
+/// cannot escape is a backslash, True, False and None are JSON's words.
 class JsonStream {
  public:
   enum class Status : uint8_t { More, Failed, Done };
@@ -34,6 +34,7 @@ class JsonStream {
   Status begin_value(char byte, std::string& out);
   Status close(char bracket, std::string& out);
   void end_escape(std::string& out);
+  Status end_no_escape(std::string& out);
   // A high surrogate that has waited for its low one in vain.
   void drop_surrogate(std::string& out);
 

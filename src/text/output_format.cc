@@ -60,6 +60,14 @@ constexpr OutputFormat kFormats[] = {
      .separator = "<｜tool▁sep｜>",
      .section_open = "<｜tool▁calls▁begin｜>",
      .section_close = "<｜tool▁calls▁end｜>"},
+    // Apriel, which is Mistral's architecture, and MiniMax-M1.
+    {.name = "tool_calls",
+     .evidence = "</tool_calls>",
+     .thinks = true,
+     .calls = CallSyntax::Json,
+     .call_open = "<tool_calls>",
+     .call_close = "</tool_calls>",
+     .listed = true},
     // Hermes, Qwen, Youtu.
     {.name = "hermes",
      .evidence = "<tool_call>",
@@ -82,6 +90,13 @@ constexpr OutputFormat kFormats[] = {
      .call_open = "<|message_sep|>\n\nfunction call<|role_sep|>\n",
      .section_close = "<|message_sep|>",
      .one_call_a_message = true},
+    {.name = "gigachat3.1",
+     .evidence = "<|function_call|>",
+     .thinks = false,
+     .calls = CallSyntax::Json,
+     .call_open = "<|function_call|>",
+     .section_close = "<|message_sep|>",
+     .one_call_a_message = true},
     // Mistral from Small 3.2 and Magistral on, Mistral-Small-4 among them; before, with an id.
     {.name = "mistral",
      .evidence = "[ARGS]",
@@ -93,6 +108,14 @@ constexpr OutputFormat kFormats[] = {
      .think_close = "[/THINK]",
      .bracket = '[',
      .id_tag = "[CALL_ID]"},
+    // Mistral before: 7B-Instruct-v0.3, Mixtral, Nemo, Small to 3.1.
+    {.name = "mistral_list",
+     .evidence = "[TOOL_CALLS]",
+     .thinks = false,
+     .calls = CallSyntax::Json,
+     .call_open = "[TOOL_CALLS]",
+     .listed = true,
+     .bracket = '['},
     // gpt-oss: OpenAI's harmony.
     {.name = "harmony",
      .evidence = "<|channel|>",

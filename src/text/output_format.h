@@ -12,7 +12,8 @@ namespace sluice::text {
 enum class CallSyntax : uint8_t {
   None,    ///< no calls
   Tagged,  ///< OPEN name (key value)* CLOSE, each between tags of its own
-  Json,    ///< [OPEN] [name SEPARATOR] {...} [CLOSE]; without OPEN in place of the content
+  Json,    ///< [OPEN] [name SEPARATOR] {...} [CLOSE]; without OPEN in place of the content. Without
+           ///< SEPARATOR a list of objects may stand there, or one behind the other.
 };
 
 /// The tags within a call of CallSyntax::Tagged, in the order in which they stand there.
@@ -40,8 +41,9 @@ struct OutputFormat {
   std::string_view name_prefix;  ///< of Json: names are written PREFIX name ":" number
   std::string_view section_open, section_close;  ///< stand around a group of calls and mean nothing
   std::string_view other_section_open, other_section_close;  ///< what models slip into for them
-  bool one_call_a_message = false;                           ///< the template writes no more
-  bool generic = false;  ///< not the template's own form: call_messages.h asks for it
+  bool listed = false;              ///< of Json: the template writes [{...}, ...], be it one call
+  bool one_call_a_message = false;  ///< the template writes no more
+  bool generic = false;             ///< not the template's own form: call_messages.h asks for it
   /// An answer is messages, each with a header that ends in `separator`: its channel is reasoning
   /// ("analysis") or content, and one that is addressed to a tool ("to=") is a call with the arguments alone.
   bool channels = false;

@@ -65,6 +65,7 @@ struct OutputParser::Impl {
   bool thinking;
   bool in_call = false;      ///< the reader is at work on a call whose opening tag stands at `at`
   std::string_view opening;  ///< which is this
+  bool bare = false;         ///< no tag says that it is one: it counts if it is of a declared tool
   bool told = false;         ///< of which there were events
   bool only_calls = true;    ///< no content so far: where calls have no tag
   bool incomplete = false;
@@ -94,9 +95,8 @@ struct OutputParser::Impl {
   void take_header(std::string_view header);
   bool pass_tag(bool last);
   TagMatch pass_section(std::string_view rest);
-  void begin_call(std::string_view tag);
+  void begin_call(std::string_view tag, bool another = false);
   bool read_call(bool last, bool turn_ended);
-  bool is_bare() const { return opening.empty() || opening != format.call_open; }
   bool end_in_call(size_t limit, bool turn_ended);
   void refuse_call();
   std::vector<OutputEvent> take_events() { return std::exchange(events, {}); }
@@ -173,7 +173,7 @@ bool OutputParser::Impl::walk_untagged(bool last) {
   const TagMatch section = pass_section(text.view(at, text.end()));
   if (section == TagMatch::Full) return true;
   if (section == TagMatch::Partial && !last) return false;
-  if (text.at(at) == '{')
+  if (text.at(at) == '{' || text.at(at) == '[')
     begin_call({});
   else if (text.at(at) == ';' && told)
     ++at;
@@ -227,8 +227,9 @@ void OutputParser::Impl::take_header(std::string_view header) {
   if (!reader || tool.empty()) return;
   in_call = true;
   told = false;
+  bare = !tool.starts_with(format.name_prefix);
   opening = {};
-  reader->start(at, {.only_declared = true, .opens = true}, tool);
+  reader->start(at, {.only_declared = bare, .opens = true}, tool);
 }
 
 // Puts out a message's text up to the tag that ends it.
@@ -303,14 +304,16 @@ bool OutputParser::Impl::pass_tag(bool last) {
   return true;
 }
 
-void OutputParser::Impl::begin_call(std::string_view tag) {
+// another: it stands behind one of the same opening tag.
+void OutputParser::Impl::begin_call(std::string_view tag, bool another) {
   in_call = true;
+  bare = format.call_open.empty() || (!another && tag != format.call_open);
   told = false;
   opening = tag;
   think_closes.forget_before(at);
   // In reasoning models also talk about calls, and without the call's own tag much may look like one.
-  const bool bare = is_bare();
-  reader->start(at + (bare ? 0 : tag.size()), {.only_declared = thinking || bare, .opens = !thinking});
+  reader->start(at + (tag == format.call_open ? tag.size() : 0),
+                {.only_declared = thinking || bare, .opens = !thinking, .goes_on = another});
 }
 
 // Goes on with a call. False: it is undecided, or it was cut off at the end of the text.
@@ -323,7 +326,11 @@ bool OutputParser::Impl::read_call(bool last, bool turn_ended) {
   if (reader->opened()) tell_call();
   switch (status) {
     case CallReader::Status::Failed: refuse_call(); return true;
-    case CallReader::Status::Done: end_call(); break;
+    case CallReader::Status::Done:
+      end_call();
+      at = reader->end();
+      if (reader->more()) begin_call({}, true);
+      return true;
     case CallReader::Status::Broken:
       incomplete = true;
       in_call = false;
@@ -347,7 +354,7 @@ bool OutputParser::Impl::end_in_call(size_t limit, bool turn_ended) {
     at = limit;
     return false;
   }
-  if ((thinking && !format.channels) || (is_bare() && !tools.declares(reader->name()))) {
+  if ((thinking && !format.channels) || (bare && !tools.declares(reader->name()))) {
     reader->give_up();
     refuse_call();
     return true;

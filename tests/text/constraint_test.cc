@@ -217,7 +217,8 @@ TEST_P(ToolCalls, WalksGiveCallsThatTheParserReadsAndTheSchemaAllows) {
   for (size_t i = 0; i < verdicts.size(); ++i) EXPECT_EQ(verdicts[i], "ok") << i << "\n" << rows;
 }
 INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls,
-                         testing::Values("glm47", "kimi", "deepseek", "hermes", "qwen3coder"));
+                         testing::Values("glm47", "kimi", "deepseek", "hermes", "qwen3coder", "tool_calls",
+                                         "mistral_list"));
 
 TEST(Constraint, CallsAsModelsWriteThem) {
   const auto allowed = [](const char* format, const CallRule& rule, const std::string& text,

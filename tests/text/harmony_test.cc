@@ -91,6 +91,11 @@ TEST(Harmony, MessagesToToolsAreCalls) {
             call);
   EXPECT_EQ(read("<|channel|>commentary to=functions.ping<|message|>{}<|call|>" + kFinal + "Done."),
             (Answer{"", "Done.", "ping{};"}));
+  // Of an unknown function, whose caller can say so; and without arguments.
+  EXPECT_EQ(read(R"(<|channel|>commentary to=functions.nothing<|message|>{"a": 1}<|call|>)"),
+            (Answer{"", "", R"(nothing{"a":1};)"}));
+  EXPECT_EQ(read("<|channel|>commentary to=functions.ping <|constrain|>json<|message|>"),
+            (Answer{"", "", "ping{};"}));
   // Two calls, one after the other.
   EXPECT_EQ(read("<|channel|>commentary to=functions.ping<|message|>{}<|call|>"
                  "<|start|>assistant<|channel|>commentary to=functions.ping <|constrain|>json<|message|>{}"),
@@ -99,7 +104,9 @@ TEST(Harmony, MessagesToToolsAreCalls) {
 
 TEST(Harmony, WhatIsNoCallIsText) {
   const std::string unknown = R"(<|channel|>commentary to=functions.nothing<|message|>{"a": 1}<|call|>)";
-  EXPECT_EQ(read(unknown), (Answer{"", R"({"a": 1})", ""}));
+  EXPECT_EQ(read(unknown, false), (Answer{"", R"({"a": 1})", ""}));
+  EXPECT_EQ(read(R"(<|channel|>commentary to=python<|message|>{"a": 1}<|call|>)"),
+            (Answer{"", R"({"a": 1})", ""}));
   EXPECT_EQ(read("<|channel|>commentary to=functions.ping<|message|>{}<|call|>", false),
             (Answer{"", "{}", ""}));
   EXPECT_EQ(read("<|channel|>commentary to=functions.ping<|message|>no json"), (Answer{"", "no json", ""}));

@@ -25,8 +25,11 @@ TEST(JsonStream, ReadsAsJsonDoes) {
     EXPECT_EQ(read(text), json_compact(text));
   EXPECT_EQ(read(R"(["\ud83d\ude00", "\ud83d", "\ude00x", "\ud83d\ud83d\ude00"])"),
             R"(["\ud83d\ude00","\ufffd","\ufffdx","\ufffd\ud83d\ude00"])");
-  for (const char* text : {"{,}", "{\"a\":1,}", "[1,]", "{\"a\" 1}", "[01]", "[1e999]", "[tru]", "[\"\\x\"]",
-                           "[1}", "{1:2}", "5", "[nul,", "[\"\\u12g4\"]"})
+  // What is no escape was meant as it stands, Python's words are JSON's, and a number may be any.
+  EXPECT_EQ(read(R"(["\d+\.", "\u12g4", "\u", "it\'s", "\ud83d\x", "\u\"", True, False, None, 1e999])"),
+            R"(["\\d+\\.","\\u12g4","\\u","it's","\ufffd\\x","\\u\"",true,false,null,1e999])");
+  for (const char* text : {"{,}", "{\"a\":1,}", "[1,]", "{\"a\" 1}", "[01]", "[tru]", "[True1]", "[none]",
+                           "[1}", "{1:2}", "5", "[nul,"})
     EXPECT_EQ(read(text).rfind("failed", 0), 0u) << text << " " << read(text);
   EXPECT_EQ(read(repeated("[", 256) + repeated("]", 256)).size(), 512u);
   EXPECT_EQ(read(repeated("[", 257)), "failed at 256");

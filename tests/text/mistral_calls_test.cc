@@ -21,10 +21,10 @@ const Json& tools() {
 }
 
 /// "reasoning|content|calls", the same in all chunkings.
-std::string read(const std::string& text, bool thinking = false) {
+std::string read(const std::string& text, bool thinking = false, const char* format = "mistral") {
   std::string first;
   for (size_t chunk = 0; chunk <= text.size(); ++chunk) {
-    const ParsedOutput parsed = parse_output(output_format("mistral"), tools(), thinking, text, chunk, true);
+    const ParsedOutput parsed = parse_output(output_format(format), tools(), thinking, text, chunk, true);
     std::string all = parsed.reasoning_content + "|" + parsed.content + "|";
     for (const ToolCall& call : parsed.tool_calls)
       all += call.name + call.arguments + (call.whole ? ";" : "...");
@@ -39,6 +39,21 @@ TEST(MistralCalls, AreReadBehindTheirTags) {
   EXPECT_EQ(read(R"(I look.[TOOL_CALLS]ping[ARGS]{}[TOOL_CALLS]weather[ARGS]{"city": "[ARGS]"})"),
             R"(|I look.|ping{};weather{"city":"[ARGS]"};)");
   EXPECT_EQ(read(R"([TOOL_CALLS]ping[CALL_ID]a1B2c3D4e[ARGS]{})"), "||ping{};");
+}
+
+TEST(MistralCalls, MayLackWhatGoesWithoutSaying) {
+  EXPECT_EQ(read("[TOOL_CALLS]ping[ARGS]"), "||ping{};");
+  EXPECT_EQ(read(R"([TOOL_CALLS]weather{"city": "Bern"})"), R"(||weather{"city":"Bern"};)");
+  EXPECT_EQ(read("[TOOL_CALLS]other{}"), "|[TOOL_CALLS]other{}|");
+}
+
+TEST(MistralCalls, OfEarlierModelsAreAList) {
+  EXPECT_EQ(
+      read(R"(Yes. [TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bern"}, "id": "a1B2c3D4e"},)"
+           R"( {"name": "other", "arguments": {}}])",
+           false, "mistral_list"),
+      R"(|Yes.|weather{"city":"Bern"};other{};)");
+  EXPECT_EQ(read("see [1], [TOOL_CALLS] and []", false, "mistral_list"), "|see [1], [TOOL_CALLS] and []|");
 }
 
 TEST(MistralCalls, ReasoningStandsBetweenTags) {
@@ -61,6 +76,16 @@ TEST(MistralCalls, GrammarsWriteThem) {
   EXPECT_TRUE(allowed(R"([TOOL_CALLS]ping[ARGS]{}[TOOL_CALLS]ping[ARGS]{})"));
   EXPECT_FALSE(allowed(R"([TOOL_CALLS]weather[ARGS]{})"));
   EXPECT_FALSE(allowed("ping"));
+  const auto list = tool_call_constraint(json_model().place(&output_format("mistral_list")), rule);
+  const std::string ping = R"({"name": "ping", "arguments": {}})";
+  const auto listed = [&](const std::string& text) {
+    return passes(json_model(), *list->clone(), "[TOOL_CALLS]" + text, true);
+  };
+  EXPECT_TRUE(listed("[" + ping + "]"));
+  EXPECT_TRUE(listed("[" + ping + ", " + ping + "]"));
+  EXPECT_FALSE(listed(ping));
+  EXPECT_FALSE(listed("[]"));
+  EXPECT_FALSE(listed("[" + ping + "][" + ping + "]"));
 }
 
 }  // namespace

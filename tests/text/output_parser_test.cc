@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -192,6 +193,62 @@ TEST(OutputParser, Hermes) {
     EXPECT_EQ(run(false, text), expected("", text));
 }
 
+TEST(OutputParser, AnOpeningTagMayStandBeforeSeveralCalls) {
+  const std::string first = R"({"name": "f", "arguments": {"s": "]}"}})", second = R"({"name": "ping"})";
+  const nlohmann::json both = {call("f", {{"s", "]}"}}), call("ping")};
+  const std::vector<std::array<std::string, 3>> forms = {{"hermes", "<tool_call>", "</tool_call>"},
+                                                         {"tool_calls", "<tool_calls>", "</tool_calls>"},
+                                                         {"mistral_list", "[TOOL_CALLS]", ""}};
+  for (const auto& [format, open, close] : forms) {
+    const auto run = [&](const std::string& text) { return parse_all_ways(format, tools(), false, text); };
+    EXPECT_EQ(run("A" + open + "[" + first + " , " + second + "]\n" + close + " B"),
+              expected("", "A\nB", {both[0], both[1]}));
+    EXPECT_EQ(run(open + "[" + first + "]" + close), expected("", "", {both[0]}));
+    EXPECT_EQ(run(open + first + close), expected("", "", {both[0]}));
+    EXPECT_EQ(run(open + "[1, 2]" + close), expected("", open + "[1, 2]" + close));
+    // What is cut is told as far as it came: the first call is whole.
+    const ParsedOutput cut = parse_output(output_format(format), tools(), false,
+                                          open + "[" + first + "," + first.substr(0, first.size() - 4));
+    ASSERT_EQ(cut.tool_calls.size(), 2u) << format;
+    EXPECT_TRUE(cut.tool_calls[0].whole && !cut.tool_calls[1].whole && cut.incomplete) << format;
+    EXPECT_EQ(cut.content, "") << format;
+  }
+  EXPECT_EQ(
+      parse_all_ways("hermes", tools(), false, "<tool_call>\n" + first + "\n" + second + "\n</tool_call>"),
+      expected("", "", {both[0], both[1]}));
+  EXPECT_EQ(
+      parse_all_ways("hermes", tools(), true, "so <tool_call>[" + first + "," + second + "]</tool_call>"),
+      expected("so", "", {both[0], both[1]}));
+  EXPECT_EQ(parse_all_ways("llama3", tools(), false, "[" + first + ", " + second + "]"),
+            expected("", "", {both[0], both[1]}));
+  EXPECT_EQ(parse_all_ways("llama3", tools(), false, "[1] " + first), expected("", "[1] " + first));
+}
+
+// Each text as a model writes it inside of a JSON string or for a value, and what JSON has for it.
+TEST(OutputParser, WhatModelsGetWrongInJsonIsPutRight) {
+  const std::vector<std::array<std::string, 2>> cases = {{R"("\d+\.\d")", R"("\\d+\\.\\d")"},
+                                                         {R"("C:\dir\user")", R"("C:\\dir\\user")"},
+                                                         {R"("it\'s")", R"("it's")"},
+                                                         {R"("\u12 \u")", R"("\\u12 \\u")"},
+                                                         {R"("\ud83d\x")", R"("\ufffd\\x")"},
+                                                         {R"("\u00e9\n\"")", R"("\u00e9\n\"")"},
+                                                         {R"([True, False, None])", "[true,false,null]"},
+                                                         {"1e400", "1e400"}};
+  for (const auto& [written, right] : cases) {
+    const std::string text = R"(<tool_call>{"name": "f", "arguments": {"any": )" + written + "}}</tool_call>";
+    for (size_t chunk = 0; chunk <= text.size(); ++chunk) {
+      const ParsedOutput output = parse_output(output_format("hermes"), tools(), false, text, chunk);
+      ASSERT_EQ(output.tool_calls.size(), 1u) << text;
+      ASSERT_EQ(output.tool_calls[0].arguments, R"({"any":)" + right + "}") << chunk << ": " << text;
+    }
+  }
+  for (const char* wrong : {"Tru", "none", "NaN", "[Truefalse]"}) {
+    const std::string text =
+        std::string(R"(<tool_call>{"name": "f", "arguments": {"any": )") + wrong + "}}</tool_call>";
+    EXPECT_TRUE(parse_output(output_format("hermes"), tools(), false, text).incomplete) << text;
+  }
+}
+
 TEST(OutputParser, DeepSeek) {
   const auto run = [](bool thinking, std::string_view text) {
     return parse_all_ways("deepseek", tools(), thinking, text);
@@ -210,6 +267,13 @@ TEST(OutputParser, DeepSeek) {
             expected("", "", {call("ping")}));
   EXPECT_EQ(run(false, "x<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"s\""),
             expected("", "x", {}, true));
+  // The fence is written in all ways, and also where the form has none.
+  for (const char* body :
+       {"function<｜tool▁sep｜>f\n{\"n\": 3}", "function<｜tool▁sep｜>f\n```\n{\"n\": 3}\n```",
+        "f<｜tool▁sep｜>```json\n{\"n\": 3}\n```", "f<｜tool▁sep｜>{\"n\": 3}}"})
+    EXPECT_EQ(run(false, std::string("<｜tool▁call▁begin｜>") + body + "<｜tool▁call▁end｜>"),
+              expected("", "", {call("f", {{"n", 3}})}))
+        << body;
   EXPECT_EQ(run(false, "<｜tool▁call▁begin｜>f {}"), expected("", "<｜tool▁call▁begin｜>f {}"));
 }
 
@@ -477,12 +541,20 @@ TEST(OutputParser, GigaChatCallsInATurnOfTheirOwn) {
                      "{\"n\": 1}}<|message_sep|>\n\n"),
       expected("", "I look.", {call("f", {{"n", 1}})}));
   EXPECT_EQ(parse_all_ways("gigachat3", tools(), false, "Hi.<|message_sep|>\n\n"), expected("", "Hi."));
+  EXPECT_EQ(parse_all_ways(
+                "gigachat3.1", tools(), false,
+                "I look.<|function_call|>{\"name\": \"f\", \"arguments\": {\"n\": 1}}<|message_sep|>\n\n"),
+            expected("", "I look.", {call("f", {{"n", 1}})}));
 }
 
 TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
   const auto of = [](std::string_view text) { return output_format_of_template(text).name; };
   EXPECT_EQ(of("... <tool_call>{name}<arg_key>k</arg_key> ... </think>"), "glm47");
   EXPECT_EQ(of("'<tool_call>\\n{\"name\": \"' <think>"), "hermes");
+  EXPECT_EQ(of("'<tool_calls>[' ... ']</tool_calls>'"), "tool_calls");
+  EXPECT_EQ(of("'[TOOL_CALLS]' + name + '[ARGS]'"), "mistral");
+  EXPECT_EQ(of("'[TOOL_CALLS] ['"), "mistral_list");
+  EXPECT_EQ(of("function_call=\"<|function_call|>\""), "gigachat3.1");
   EXPECT_EQ(of("'\\n<tool_call>\\n<function=' + name + '>\\n' '<parameter='"), "qwen3coder");
   EXPECT_EQ(of("<｜tool▁calls▁begin｜> </think>"), "deepseek");
   EXPECT_EQ(of("<|tool_calls_section_begin|>"), "kimi");
@@ -501,7 +573,8 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
     EXPECT_THAT(
         error.what(),
         HasSubstr(
-            "glm47, qwen3coder, kimi, deepseek, hermes, llama3, gigachat3, mistral, harmony, think, plain"));
+            "glm47, qwen3coder, kimi, deepseek, tool_calls, hermes, llama3, gigachat3, gigachat3.1, mistral, "
+            "mistral_list, harmony, think, plain"));
   }
 }
 

@@ -180,15 +180,17 @@ class AnswerBuilder {
         continue;
       }
       ++callable;
-      const uint32_t opened = append_tag(one, format->call_open, start);
+      const uint32_t opened = format->listed ? start : append_tag(one, format->call_open, start);
       const uint32_t written = tagged ? append_tagged(one, tool, arguments(tool, parts), opened)
                                       : append_json(one, tool, arguments_rule(tool, parts), opened);
       // A message's end is the answer's.
-      const std::string_view close = format->channels ? std::string_view() : format->call_close;
+      const std::string_view close =
+          format->channels || format->listed ? std::string_view() : format->call_close;
       one.add_epsilon(append_tag(one, close, written), one.accepting);
     }
     if (callable == 0) fail("tools: {}", skipped);
     builder_.define(call, std::move(one));
+    if (format->listed) return append_list(nfa, from, call);
     from = append_tag(nfa, format->section_open, from);
     if (!format->channels) from = append_line_end(nfa, from);
     uint32_t behind = nfa.add_state();
@@ -197,6 +199,14 @@ class AnswerBuilder {
     if (!format->section_close.empty())
       behind = append_tag(nfa, format->section_close, append_line_end(nfa, behind));
     return behind;
+  }
+
+  uint32_t append_list(Nfa& nfa, uint32_t from, uint32_t call) {
+    const OutputFormat& format = *place_.format;
+    const uint32_t behind = nfa.add_state();
+    nfa.add_call(nfa.append_bytes("[", append_tag(nfa, format.call_open, from)), call, behind);
+    if (calls_.parallel) nfa.add_call(json_.append_space(nfa, nfa.append_bytes(",", behind)), call, behind);
+    return append_tag(nfa, format.call_close, nfa.append_bytes("]", behind));
   }
 
   void note(const std::string& line) const {
