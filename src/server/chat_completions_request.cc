@@ -65,14 +65,6 @@ void read_ending(Fields& fields, text::Conversation& conversation, LastAnswer la
   conversation.add_generation_prompt = opens.value_or(true);
 }
 
-void read_effort(Fields& fields, const char* name, ChatRequest& request) {
-  const auto effort = fields.choice(name, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
-  if (!effort) return;
-  request.set_thinking(*effort != "none");
-  Json& arguments = request.conversation.template_arguments;
-  if (*effort != "none" && !arguments.contains("reasoning_effort")) arguments["reasoning_effort"] = *effort;
-}
-
 void read_thinking(Fields& fields, ChatRequest& request) {
   if (const auto on = fields.boolean("enable_thinking")) request.set_thinking(*on);
   if (const Json* thinking = fields.object("thinking")) {
@@ -85,17 +77,17 @@ void read_thinking(Fields& fields, ChatRequest& request) {
   if (const Json* think = fields.any("think"); think && think->is_boolean())
     request.set_thinking(think->get<bool>());
   else
-    read_effort(fields, "think", request);
+    request.read_effort(fields, "think");
   if (const Json* reasoning = fields.object("reasoning")) {
     Fields inner(*reasoning, "reasoning");
     if (const auto on = inner.boolean("enabled")) request.set_thinking(*on);
-    read_effort(inner, "effort", request);
+    request.read_effort(inner, "effort");
     if (const auto tokens = inner.integer("max_tokens", 0, INT32_MAX)) request.thinking_budget = *tokens;
     inner.expect("exclude", 0);
     inner.ignore({"summary", "generate_summary"});
     inner.finish();
   }
-  read_effort(fields, "reasoning_effort", request);
+  request.read_effort(fields, "reasoning_effort");
 }
 
 void read_logprobs(Fields& fields, engine::Request& request) {
@@ -160,7 +152,9 @@ Json with_nested_fields(const Json& body) {
 void read_lengths(Fields& fields, const Service& service, engine::Request& request) {
   const auto tokens = fields.integer("max_tokens", -1, INT32_MAX);
   const auto completion = fields.integer("max_completion_tokens", -1, INT32_MAX);
-  const auto predict = fields.integer("num_predict", -2, INT32_MAX);  // -2: until the context is full
+  auto predict = fields.integer("num_predict", -2, INT32_MAX);  // -2: until the context is full
+  if (const auto tokens_of_llama_cpp = fields.integer("n_predict", -2, INT32_MAX))
+    predict = tokens_of_llama_cpp;
   request.max_tokens = completion.value_or(tokens.value_or(std::max<int64_t>(predict.value_or(-1), -1)));
   const int64_t context = service.engine.options().context;
   if (fields.integer("num_ctx", 0, INT32_MAX).value_or(0) > context)
@@ -172,6 +166,11 @@ void read_lengths(Fields& fields, const Service& service, engine::Request& reque
 void read_answer_form(Fields& fields, ChatRequest& request) {
   for (const char* name : {"include_reasoning", "separate_reasoning", "skip_special_tokens"})
     fields.expect(name, 1);
+  fields.expect("best_of", 1);
+  for (const char* name :
+       {"echo", "post_sampling_probs", "return_tokens", "return_token_ids", "include_stop_str_in_output",
+        "backend_sampling", "reasoning_in_content", "n_discard", "n_indent"})
+    fields.expect(name, 0);
   fields.choice("reasoning_format", {"auto", "deepseek", "deepseek-legacy"});
   for (const std::string& kind : fields.strings("modalities"))
     if (kind != "text") bad_field("modalities", "{}: this server writes text alone", kind);

@@ -171,6 +171,14 @@ void ChatRequest::set_thinking(bool on) {
     if (!arguments.contains(name)) arguments[name] = on;
 }
 
+void ChatRequest::read_effort(Fields& fields, const char* name) {
+  const auto effort = fields.choice(name, {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
+  if (!effort) return;
+  set_thinking(*effort != "none");
+  if (*effort != "none" && !conversation.template_arguments.contains("reasoning_effort"))
+    conversation.template_arguments["reasoning_effort"] = *effort;
+}
+
 void ChatRequest::read_thinking_type(Fields& fields) {
   const auto type = fields.choice("type", {"enabled", "disabled", "adaptive", "auto"});
   if (type) set_thinking(*type != "disabled");
@@ -188,16 +196,45 @@ void expect_no_other_samplers(Fields& fields) {
   static constexpr struct {
     const char* name;
     double off;
-  } kOthers[] = {
-      {"typical_p", 1},       {"top_n_sigma", -1},   {"xtc_probability", 0}, {"dry_multiplier", 0},
-      {"mirostat", 0},        {"dynatemp_range", 0}, {"tfs_z", 1},           {"top_a", 0},
-      {"epsilon_cutoff", 0},  {"eta_cutoff", 0},     {"min_tokens", 0},      {"length_penalty", 1},
-      {"use_beam_search", 0}, {"n_probs", 0},        {"min_keep", 0},        {"adaptive_target", -1},
-      {"n_keep", 0}};
+  } kOthers[] = {{"typical_p", 1},
+                 {"typ_p", 1},
+                 {"top_n_sigma", -1},
+                 {"xtc_probability", 0},
+                 {"dry_multiplier", 0},
+                 {"mirostat", 0},
+                 {"dynatemp_range", 0},
+                 {"tfs_z", 1},
+                 {"top_a", 0},
+                 {"epsilon_cutoff", 0},
+                 {"eta_cutoff", 0},
+                 {"min_tokens", 0},
+                 {"length_penalty", 1},
+                 {"use_beam_search", 0},
+                 {"n_probs", 0},
+                 {"min_keep", 0},
+                 {"adaptive_target", -1},
+                 {"n_keep", 0}};
   for (const auto& [name, off] : kOthers) fields.expect(name, off);
   fields.ignore({"xtc_threshold", "dry_base", "dry_allowed_length", "dry_penalty_last_n",
                  "dry_sequence_breakers", "mirostat_tau", "mirostat_eta", "dynatemp_exponent",
                  "adaptive_decay", "early_stopping"});
+}
+
+}  // namespace
+
+namespace {
+
+/// Any 64 bits, with a sign or without; -1 is none.
+uint64_t read_seed(Fields& fields) {
+  const Json* given = fields.any("seed");
+  if (const auto digits = given ? text::number_text(*given) : std::nullopt) {  // of more than 63 bits
+    uint64_t large = 0;
+    const char* const end = digits->data() + digits->size();
+    const auto [last, error] = std::from_chars(digits->data(), end, large);
+    if (error == std::errc() && last == end) return large;
+  }
+  const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
+  return seed && *seed != -1 ? static_cast<uint64_t>(*seed) : random_seed();
 }
 
 }  // namespace
@@ -220,8 +257,7 @@ void read_sampling(Fields& fields, const Service& service, engine::SamplingParam
   if (const auto window = fields.integer("repeat_last_n", -1, engine::SamplingParams::kLongestWindow))
     sampling.penalty_window = static_cast<int32_t>(*window);
   expect_no_other_samplers(fields);
-  const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX);
-  sampling.seed = seed && *seed != -1 ? static_cast<uint64_t>(*seed) : random_seed();
+  sampling.seed = read_seed(fields);
   if (const Json* bias = fields.any("logit_bias"))
     read_bias(*bias, fields.path_of("logit_bias"), service.tokenizer.size(), sampling);
 }
@@ -327,6 +363,8 @@ std::string render_prompt(const Service& service, text::Conversation conversatio
 
 EncodedPrompt encode_chat(const Service& service, text::Conversation conversation) {
   const text::ChatPrompt prompt = render(service, std::move(conversation));
+  if (prompt.in_plain_words && service.log)
+    service.log("tools: the chat template fails with their schemas and was shown less of them");
   EncodedPrompt encoded{text::encode_prompt(service.tokenizer, service.chat->control_tokens(), prompt.prompt),
                         prompt.starts_in_thinking};
   add_bos(service, encoded.tokens);

@@ -43,6 +43,8 @@ struct ChatRequest {
 
   /// Asks the template for thinking or for none.
   void set_thinking(bool on);
+  /// How much, for templates that ask; "none" is no thinking.
+  void read_effort(Fields& fields, const char* name);
   /// {"type": "enabled", "budget_tokens": N}, as Anthropic's API and others have it.
   void read_thinking_type(Fields& fields);
 };

@@ -214,8 +214,9 @@ void Fields::expect(std::string_view name, double neutral) {
 
 std::vector<std::string> Fields::unread() const {
   std::vector<std::string> names;
+  const auto asks_nothing = [](const Json& value) { return value.empty() || value == ""; };
   for (const auto& [name, value] : object_.items())
-    if (!known_.contains(name) && !value.is_null()) names.push_back(name);
+    if (!known_.contains(name) && !asks_nothing(value)) names.push_back(name);
   return names;
 }
 

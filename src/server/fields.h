@@ -45,7 +45,7 @@ class Fields {
   /// A field of other servers that this one does not know: a number, or true and false for 1 and 0. Throws
   /// ApiError unless it asks for what happens anyway.
   void expect(std::string_view name, double neutral);
-  /// Fields that were not asked for and are not null.
+  /// Fields that were not asked for and say something: null, "", [] and {} do not.
   std::vector<std::string> unread() const;
   /// Throws ApiError for a field that was not asked for.
   void finish() const;

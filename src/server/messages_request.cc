@@ -161,6 +161,10 @@ void read_conversation(Fields& fields, ChatRequest& request) {
     request.read_thinking_type(inner);
   }
   request.set_thinking(false);  // in this API nobody gets thinking who has not asked for it
+  if (const Json* config = fields.object("output_config")) {
+    Fields inner(*config, "output_config");
+    request.read_effort(inner, "effort");
+  }
 }
 
 }  // namespace

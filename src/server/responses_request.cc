@@ -157,8 +157,7 @@ ResponsesRequest read_responses(const Json& body, const Service& service) {
     chat.conversation.template_arguments = *kwargs;
   if (const Json* reasoning = fields.object("reasoning")) {
     Fields inner(*reasoning, "reasoning");
-    const auto effort = inner.choice("effort", {"none", "minimal", "low", "medium", "high", "xhigh", "max"});
-    if (effort) chat.set_thinking(*effort != "none");
+    chat.read_effort(inner, "effort");
     inner.ignore({"summary", "generate_summary", "context", "mode"});
     inner.finish();
   }

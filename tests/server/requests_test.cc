@@ -459,6 +459,53 @@ TEST_F(Api, FieldsOfOtherServicesAreLeftOut) {
             200);
 }
 
+TEST_F(Api, FieldsThatAskForNothingArePassedOver) {
+  say("</think>abcdefgh");
+  const auto ask = [&](const json& more) { return post("/v1/chat/completions", chat(more)).status; };
+  for (const json& more : {json{{"unknown", json::array()}}, json{{"unknown", json::object()}},
+                           json{{"unknown", ""}}, json{{"unknown", nullptr}}, json{{"typ_p", 1}},
+                           json{{"best_of", 1}}, json{{"post_sampling_probs", false}}})
+    EXPECT_EQ(ask(more), 200) << more;
+  for (const json& more : {json{{"unknown", {0}}}, json{{"unknown", false}}, json{{"unknown", 0}},
+                           json{{"unknown", " "}}, json{{"best_of", 2}}, json{{"echo", true}}})
+    EXPECT_EQ(ask(more), 400) << more;
+  EXPECT_EQ(post("/v1/chat/completions", chat({{"n_predict", 3}})).json()["usage"]["completion_tokens"], 3);
+  for (const uint64_t seed : {uint64_t{0}, uint64_t{1} << 63, UINT64_MAX})
+    EXPECT_EQ(ask({{"seed", seed}}), 200) << seed;
+  EXPECT_EQ(ask({{"seed", "7"}}), 400);
+  const std::string body = chat({{"seed", 4711}}).dump();
+  const std::string large = std::string(body).replace(body.find("4711"), 4, "18446744073709551616");
+  EXPECT_EQ(Client(server_->port()).ask("POST", "/v1/chat/completions", large).status, 400);
+}
+
+/// How much a model thinks is asked for in four ways; the template is told the same.
+TEST(Effort, IsTheSameInAllApis) {
+  test::ParrotServer server(test::quick_server(), test::ParrotServer::small(), "openai-gpt-oss-120b");
+  server.parrot.say("<|channel|>final<|message|>x");
+  const json messages = {{{"role", "user"}, {"content", "hello"}}};
+  const auto ask = [&](const char* path, const json& body) {
+    return Client(server.port()).post(path, body).json();
+  };
+  std::vector<int> lengths;
+  for (const std::string effort : {"low", "medium", "high"}) {
+    const json chat = {{"messages", messages}, {"reasoning_effort", effort}};
+    lengths.push_back(ask("/v1/chat/completions", chat)["usage"]["prompt_tokens"]);
+    EXPECT_EQ(ask("/v1/responses",
+                  {{"input", "hello"}, {"reasoning", {{"effort", effort}}}})["usage"]["input_tokens"],
+              lengths.back());
+    const json claude = {{"max_tokens", 50}, {"messages", messages}, {"output_config", {{"effort", effort}}}};
+    const json usage = ask("/v1/messages", claude)["usage"];
+    EXPECT_EQ(usage["input_tokens"].get<int>() + usage["cache_read_input_tokens"].get<int>(), lengths.back());
+    EXPECT_EQ(ask("/v1/messages/count_tokens", claude)["input_tokens"], lengths.back());
+    EXPECT_EQ(
+        ask("/api/chat", {{"messages", messages}, {"think", effort}, {"stream", false}})["prompt_eval_count"],
+        lengths.back());
+  }
+  // Of the words alone: each letter is a token here.
+  EXPECT_EQ(lengths[1] - lengths[0], 3);
+  EXPECT_EQ(lengths[2] - lengths[0], 1);
+}
+
 TEST_F(Api, ThreadsAreRefusedInTheWordsThatClientsKnow) {
   const Reply reply =
       post("/v1/messages", {{"max_tokens", 5},
