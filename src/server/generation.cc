@@ -367,7 +367,7 @@ void Generation::end(size_t choice, engine::Result result) {
 
 // Kimi's names of calls are counted over the conversation; its template names results by them.
 std::string Generation::call_id(std::string_view name, size_t number, std::string_view prefix) const {
-  if (format_ == nullptr || format_->name_prefix.empty()) return new_id(prefix);
+  if (format_ == nullptr || format_->name_prefix.empty() || format_->channels) return new_id(prefix);
   return fmt::format("{}{}:{}", format_->name_prefix, name, earlier_calls_ + static_cast<int64_t>(number));
 }
 

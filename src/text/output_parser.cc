@@ -56,7 +56,8 @@ class Channel {
 struct OutputParser::Impl {
   const OutputFormat& format;
   ToolTypes tools;
-  std::unique_ptr<CallReader> reader;  ///< null: no calls
+  std::unique_ptr<CallReader> own, json;  ///< of the format's form, and of JSON where models slip into it
+  CallReader* reader = nullptr;           ///< that is at work; null: no calls
 
   Utf8Stream utf8;
   TextWindow text;
@@ -79,7 +80,10 @@ struct OutputParser::Impl {
         tools(tools_in),
         thinking(starts_in_thinking && format_in.thinks),
         in_header(format_in.channels && !thinking) {
-    if (!tools.empty()) reader = CallReader::make(format, tools);
+    if (tools.empty()) return;
+    own = CallReader::make(format, tools);
+    if (!format.tags.name_open.empty()) json = make_json_reader(format, tools);
+    reader = own.get();
   }
 
   Channel& channel() { return thinking ? reasoning : content; }
@@ -98,6 +102,7 @@ struct OutputParser::Impl {
   void begin_call(std::string_view tag, bool another = false);
   bool read_call(bool last, bool turn_ended);
   bool end_in_call(size_t limit, bool turn_ended);
+  bool try_json();
   void refuse_call();
   std::vector<OutputEvent> take_events() { return std::exchange(events, {}); }
 };
@@ -311,6 +316,7 @@ void OutputParser::Impl::begin_call(std::string_view tag, bool another) {
   told = false;
   opening = tag;
   think_closes.forget_before(at);
+  if (!another) reader = own.get();
   // In reasoning models also talk about calls, and without the call's own tag much may look like one.
   reader->start(at + (tag == format.call_open ? tag.size() : 0),
                 {.only_declared = thinking || bare, .opens = !thinking, .goes_on = another});
@@ -325,7 +331,9 @@ bool OutputParser::Impl::read_call(bool last, bool turn_ended) {
   const CallReader::Status status = reader->read(text, limit);
   if (reader->opened()) tell_call();
   switch (status) {
-    case CallReader::Status::Failed: refuse_call(); return true;
+    case CallReader::Status::Failed:
+      if (!try_json()) refuse_call();
+      return true;
     case CallReader::Status::Done:
       end_call();
       at = reader->end();
@@ -368,6 +376,17 @@ bool OutputParser::Impl::end_in_call(size_t limit, bool turn_ended) {
     put(text.view(at, limit));
   at = limit;
   return false;
+}
+
+// Reads the call as JSON if it may be that behind the format's own tag.
+bool OutputParser::Impl::try_json() {
+  if (!json || reader == json.get() || opening != format.call_open) return false;
+  size_t begin = at + opening.size();
+  while (begin < text.end() && is_space(text.at(begin))) ++begin;
+  if (begin == text.end() || text.at(begin) != '{') return false;
+  reader = json.get();
+  reader->start(begin, {.only_declared = thinking, .opens = !thinking});
+  return true;
 }
 
 // The opening tag is text, and reading goes on behind it.

@@ -140,8 +140,8 @@ TaggedReader::Step TaggedReader::read_name(const TextWindow& text, size_t limit)
   if (!pass_name(text, limit)) return Step::More;
   name_ = text.view(begin_, at_);
   if (name_.empty() || !is_welcome(name_)) return Step::Failed;
-  if (!tags_.name_close.empty() && pass_tag(text, limit, tags_.name_close) != TagMatch::Full)
-    return Step::Failed;
+  const TagMatch close = tags_.name_close.empty() ? TagMatch::Full : pass_tag(text, limit, tags_.name_close);
+  if (close != TagMatch::Full) return close == TagMatch::Partial ? Step::More : Step::Failed;
   phase_ = Phase::AfterPart;
   return Step::Again;
 }
@@ -189,11 +189,14 @@ TaggedReader::Step TaggedReader::read_key(const TextWindow& text, size_t limit) 
 // A key that is a part of the tag before its value: no other tag begins there, and no line ends.
 TaggedReader::Step TaggedReader::read_key_in_tag(const TextWindow& text, size_t limit) {
   constexpr std::string_view kNotInKeys = "<>\n";
-  while (at_ < limit && kNotInKeys.find(text.at(at_)) == std::string_view::npos) ++at_;
+  const char close = tags_.key_close.front();
+  while (at_ < limit && text.at(at_) != close && kNotInKeys.find(text.at(at_)) == std::string_view::npos)
+    ++at_;
   if (at_ == limit) return Step::More;
   key_ = trimmed(text.view(begin_, at_));
-  if (key_.empty() || pass_tag(text, limit, tags_.key_close) != TagMatch::Full) return Step::Failed;
-  return open_value();
+  const TagMatch match = pass_tag(text, limit, tags_.key_close);
+  if (match == TagMatch::Partial) return Step::More;
+  return key_.empty() || match == TagMatch::None ? Step::Failed : open_value();
 }
 
 TaggedReader::Step TaggedReader::read_value_open(const TextWindow& text, size_t limit) {

@@ -506,6 +506,18 @@ TEST(Effort, IsTheSameInAllApis) {
   EXPECT_EQ(lengths[2] - lengths[0], 1);
 }
 
+/// Anthropic's API takes ids of letters, digits, _ and - alone, and a client may go on there.
+TEST(CallIds, OfChannelsAreOfThisServersMaking) {
+  test::ParrotServer server(test::quick_server(), test::ParrotServer::small(), "openai-gpt-oss-120b");
+  server.parrot.say("<|channel|>commentary to=functions.clock<|message|>{}<|call|>");
+  const json asked = {{"max_tokens", 90},
+                      {"messages", {{{"role", "user"}, {"content", "hello"}}}},
+                      {"tools", {{{"name", "clock"}, {"input_schema", {{"type", "object"}}}}}}};
+  const json block = Client(server.port()).post("/v1/messages", asked).json()["content"][0];
+  EXPECT_EQ(block["name"], "clock");
+  EXPECT_THAT(block["id"].get<std::string>(), testing::MatchesRegex("toolu_[a-zA-Z0-9]+"));
+}
+
 TEST_F(Api, ThreadsAreRefusedInTheWordsThatClientsKnow) {
   const Reply reply =
       post("/v1/messages", {{"max_tokens", 5},

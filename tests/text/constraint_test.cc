@@ -190,7 +190,7 @@ class ToolCalls : public testing::TestWithParam<const char*> {};
 TEST_P(ToolCalls, WalksGiveCallsThatTheParserReadsAndTheSchemaAllows) {
   std::mt19937 random(11);
   const OutputFormat& format = output_format(GetParam());
-  const Model& model = format.name == "qwen3coder" ? coder_model() : json_model();
+  const Model& model = format.tags.value_close == "</parameter>" ? coder_model() : json_model();
   std::string rows;
   int calls = 0;
   for (const bool thinking : {false, true}) {
@@ -218,7 +218,7 @@ TEST_P(ToolCalls, WalksGiveCallsThatTheParserReadsAndTheSchemaAllows) {
 }
 INSTANTIATE_TEST_SUITE_P(Formats, ToolCalls,
                          testing::Values("glm47", "kimi", "deepseek", "hermes", "qwen3coder", "tool_calls",
-                                         "mistral_list"));
+                                         "mistral_list", "nemotron", "minimax", "functionary"));
 
 TEST(Constraint, CallsAsModelsWriteThem) {
   const auto allowed = [](const char* format, const CallRule& rule, const std::string& text,

@@ -198,6 +198,7 @@ TEST(OutputParser, AnOpeningTagMayStandBeforeSeveralCalls) {
   const nlohmann::json both = {call("f", {{"s", "]}"}}), call("ping")};
   const std::vector<std::array<std::string, 3>> forms = {{"hermes", "<tool_call>", "</tool_call>"},
                                                          {"tool_calls", "<tool_calls>", "</tool_calls>"},
+                                                         {"nemotron", "<TOOLCALL>", "</TOOLCALL>"},
                                                          {"mistral_list", "[TOOL_CALLS]", ""}};
   for (const auto& [format, open, close] : forms) {
     const auto run = [&](const std::string& text) { return parse_all_ways(format, tools(), false, text); };
@@ -275,6 +276,42 @@ TEST(OutputParser, DeepSeek) {
               expected("", "", {call("f", {{"n", 3}})}))
         << body;
   EXPECT_EQ(run(false, "<｜tool▁call▁begin｜>f {}"), expected("", "<｜tool▁call▁begin｜>f {}"));
+}
+
+TEST(OutputParser, MiniMaxAndFunctionary) {
+  const auto minimax = [](std::string_view text) { return parse_all_ways("minimax", tools(), true, text); };
+  const std::string call_f =
+      "<invoke name=\"f\">\n<parameter name=\"s\">\"a\" <b></parameter>\n<parameter "
+      "name=\"n\">3</parameter>\n"
+      "</invoke>\n";
+  const auto f = call("f", {{"s", "\"a\" <b>"}, {"n", 3}});
+  EXPECT_EQ(minimax("so</think>A\n<minimax:tool_call>\n" + call_f + "</minimax:tool_call>"),
+            expected("so", "A", {f}));
+  EXPECT_EQ(minimax("</think><minimax:tool_call>\n" + call_f +
+                    "<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>"),
+            expected("", "", {f, call("ping")}));
+  const std::string text = "<minimax:tool_call>\n<invoke name=f>";
+  EXPECT_EQ(minimax("</think>" + text), expected("", text));
+
+  const auto functionary = [](std::string_view text) {
+    return parse_all_ways("functionary", tools(), false, text);
+  };
+  EXPECT_EQ(functionary(R"(A <function=f>{"s": "</function>"}</function><function=ping>{}</function> B)"),
+            expected("", "A\nB", {call("f", {{"s", "</function>"}}), call("ping")}));
+  EXPECT_EQ(functionary("a <function= f() b"), expected("", "a <function= f() b"));
+}
+
+TEST(OutputParser, QwenCoderMaySlipIntoJson) {
+  const auto run = [](bool thinking, std::string_view text) {
+    return parse_all_ways("qwen3coder", tools(), thinking, text);
+  };
+  const std::string json = "<tool_call>\n{\"name\": \"f\", \"arguments\": {\"n\": 3}}\n</tool_call>";
+  const std::string own = "<tool_call>\n<function=ping>\n</function>\n</tool_call>";
+  EXPECT_EQ(run(false, "A\n" + json + "\n" + own), expected("", "A", {call("f", {{"n", 3}}), call("ping")}));
+  EXPECT_EQ(run(true, "so " + json), expected("so", "", {call("f", {{"n", 3}})}));
+  EXPECT_EQ(run(false, "<tool_call>{\"n\": 3}</tool_call>"),
+            expected("", "<tool_call>{\"n\": 3}</tool_call>"));
+  EXPECT_EQ(run(false, "<tool_call>{\"name\": \"f\", \"arguments\": {\"n\""), expected("", "", {}, true));
 }
 
 TEST(OutputParser, Kimi) {
@@ -555,6 +592,9 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
   EXPECT_EQ(of("'[TOOL_CALLS]' + name + '[ARGS]'"), "mistral");
   EXPECT_EQ(of("'[TOOL_CALLS] ['"), "mistral_list");
   EXPECT_EQ(of("function_call=\"<|function_call|>\""), "gigachat3.1");
+  EXPECT_EQ(of("'<function=' + name + '>' + arguments"), "functionary");
+  EXPECT_EQ(of("'<minimax:tool_call>' '</think>'"), "minimax");
+  EXPECT_EQ(of("'<TOOLCALL>[' '</think>'"), "nemotron");
   EXPECT_EQ(of("'\\n<tool_call>\\n<function=' + name + '>\\n' '<parameter='"), "qwen3coder");
   EXPECT_EQ(of("<｜tool▁calls▁begin｜> </think>"), "deepseek");
   EXPECT_EQ(of("<|tool_calls_section_begin|>"), "kimi");
@@ -573,8 +613,8 @@ TEST(OutputFormat, IsChosenByTheTagsOfTheTemplate) {
     EXPECT_THAT(
         error.what(),
         HasSubstr(
-            "glm47, qwen3coder, kimi, deepseek, tool_calls, hermes, llama3, gigachat3, gigachat3.1, mistral, "
-            "mistral_list, harmony, think, plain"));
+            "glm47, qwen3coder, minimax, functionary, kimi, deepseek, tool_calls, nemotron, hermes, llama3, "
+            "gigachat3, gigachat3.1, mistral, mistral_list, harmony, think, plain"));
   }
 }
 

@@ -308,7 +308,7 @@ class AnswerBuilder {
   // What ends a key that is a part of its tag ends it anywhere.
   std::vector<std::string_view> not_in_keys() const {
     if (!tags_.value_open.empty()) return {tags_.key_close};
-    return {"<", ">", "\n"};
+    return {"<", ">", "\n", tags_.key_close};
   }
 
   template <typename AppendKey>
@@ -316,7 +316,7 @@ class AnswerBuilder {
     uint32_t at = append_tag(nfa, tags_.key_close, append_key(append_tag(nfa, tags_.key_open, from)));
     if (tags_.own_lines)
       at = nfa.append_bytes("\n", at);
-    else
+    else if (!tags_.value_open.empty())
       at = append_tag(nfa, tags_.value_open, append_line_end(nfa, at));
     uint32_t behind = nfa.add_state();
     nfa.add_call(at, value, behind);
