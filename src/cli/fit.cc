@@ -249,8 +249,8 @@ Fitted fit_side_to(const program::Backend& gpu, const program::Program& side, in
                    const Fit& fit, int64_t cpu_bytes) {
   std::vector<program::Program> stretches = program::stretches(side);
   std::erase_if(stretches, [](const program::Program& one) { return one.ops().empty(); });
-  std::ranges::stable_partition(
-      stretches, [](const program::Program& one) { return !program::routed_experts(one).empty(); });
+  std::stable_partition(stretches.begin(), stretches.end(),
+                        [](const program::Program& one) { return !program::routed_experts(one).empty(); });
   if (stretches.empty()) return {.stream_rows = program::kNeverStream};
   Fitting fitting{stretches.front(), model_context};
   for (size_t i = 1; i < stretches.size(); ++i) fitting.beside.push_back(&stretches[i]);
