@@ -19,7 +19,7 @@ constexpr int64_t kMostListBytes = 16 << 20;
 constexpr size_t kMostFiles = 20'000;
 constexpr int kMostDepth = 16;
 constexpr int kTries = 4;
-constexpr int64_t kMostFileBytes = int64_t{1} << 46;
+constexpr uint64_t kMostFileBytes = uint64_t{1} << 46;
 
 /// JSON of a stranger.
 Json parse(const std::string& text, const std::string& subject) {
@@ -37,9 +37,12 @@ std::string string_in(const Json& object, const char* key) {
   return found != object.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+/// -1: it says none, or one that no file has. So sizes of all files of a list add up.
 int64_t size_in(const Json& object) {
   const auto found = object.find("size");
-  return found != object.end() && found->is_number_unsigned() ? found->get<int64_t>() : -1;
+  const bool known =
+      found != object.end() && found->is_number_unsigned() && found->get<uint64_t>() <= kMostFileBytes;
+  return known ? found->get<int64_t>() : -1;
 }
 
 File file_of(const Json& sibling, const std::string& subject) {
@@ -123,8 +126,7 @@ class Pull {
     progress_.name = repository_.text() + ":" + model.quant;
     for (File& file : files_) {
       hashes_.push_back(hash_of(http_, settings_, repository_, commit_, file, listener_));
-      if (file.size < 0 || file.size > kMostFileBytes)
-        fail("{}: the hub's list has no size of {}", repository_.text(), file.path);
+      if (file.size < 0) fail("{}: the hub's list has no size of {}", repository_.text(), file.path);
       progress_.total_bytes += file.size;
     }
   }

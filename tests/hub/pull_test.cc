@@ -237,6 +237,15 @@ TEST_F(Mirror, RefusesListsThatMakeNoSense) {
   EXPECT_THAT(
       problem_with(list("M.gguf", R"(, "lfs": {"sha256": ")" + std::string(64, 'c') + R"(", "size": -5})")),
       HasSubstr("no size of M.gguf"));
+  // Parts whose sizes add up to more than a number holds, or that no file has.
+  for (const char* size : {"9223372036854775807", "18446744073709551615", "70368744177665"}) {
+    const std::string part =
+        R"(, "lfs": {"sha256": ")" + std::string(64, 'c') + R"(", "size": )" + size + "}";
+    EXPECT_THAT(problem_with(list("M-00001-of-00002.gguf",
+                                  part + R"(}, {"rfilename": "M-00002-of-00002.gguf")" + part)),
+                HasSubstr("no size of M-00001-of-00002.gguf"))
+        << size;
+  }
   EXPECT_THAT(problem_with(R"({"sha": "../../../etc", "siblings": []})"), HasSubstr("no commit"));
   EXPECT_THAT(problem_with(R"({"sha": ")" + std::string(40, 'a') + R"(", "siblings": 5})"),
               HasSubstr("no files"));
