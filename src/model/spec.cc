@@ -87,11 +87,12 @@ void read_latent_attention(Keys& keys, Spec& spec) {
   // ollama's early files have both, the other way round.
   const bool absorbed = keys.has("attention.key_length_mla") && keys.has("attention.value_length_mla") &&
                         spec.architecture != "glm4moelite";
-  const int64_t key = keys.required(absorbed ? "attention.key_length_mla" : "attention.key_length");
+  const char* const key_name = absorbed ? "attention.key_length_mla" : "attention.key_length";
+  const int64_t key = keys.required(key_name);
   spec.value = keys.required(absorbed ? "attention.value_length_mla" : "attention.value_length");
   spec.nope = key - spec.rope;
   if (key > 0 && spec.nope <= 0)
-    keys.refuse("key length {} leaves nothing beside {} rope columns", key, spec.rope);
+    keys.refuse("{} is {}, which leaves nothing beside {} rope columns", key_name, key, spec.rope);
   // There is one latent row, whatever a file says; the query's detour is told by its tensors.
   keys.known({"attention.key_length", "attention.value_length", "attention.key_length_mla",
               "attention.value_length_mla", "attention.head_count_kv", "attention.q_lora_rank"});
@@ -167,8 +168,9 @@ void read_delta_net(Keys& keys, Linear kind, Spec& spec) {
 void read_linear_attention(Keys& keys, Linear kind, Spec& spec) {
   kind == Linear::Channels ? read_channel_attention(keys, spec) : read_delta_net(keys, kind, spec);
   spec.taps = keys.required("ssm.conv_kernel", 2, 64);
-  if (spec.linear_layers() == spec.layers)
-    keys.refuse("every layer has linear attention, expected one at least that attends to all positions");
+  if (spec.layers > 0 && spec.linear_layers() == spec.layers)
+    keys.refuse("block_count is {}: every layer has linear attention, expected one that attends to all",
+                spec.layers);
 }
 
 /// YaRN's frequencies, and the result: the root of what it multiplies the scores by, 1 + m ln(factor).

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <set>
@@ -67,10 +68,14 @@ class Finder {
     const bool vectors = columns == 1;
     const int64_t all_rows = vectors ? 1 : all, all_columns = vectors ? all : columns;
     if (!is_as(tensor, {all_columns, all_rows, 1, 1}, 1, all_rows, all_columns)) return parts;
+    const quant::TypeInfo& type = quant::type_info(tensor.type);
+    if (std::ranges::any_of(rows, [&](int64_t count) { return count * columns % type.block != 0; })) {
+      problems_.add("{}: queries, keys and values part within blocks of type {}", name, type.name);
+      return parts;
+    }
     size_t at = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
-      const auto bytes =
-          static_cast<size_t>(quant::bytes_of(quant::type_info(tensor.type), rows[i] * columns));
+      const auto bytes = static_cast<size_t>(quant::bytes_of(type, rows[i] * columns));
       parts[i] = add(fmt::format("{}:{}", name, "qkv"[i]), tensor.type, 1, vectors ? 1 : rows[i],
                      vectors ? rows[i] : columns, tensor.bytes.subspan(at, bytes));
       at += bytes;

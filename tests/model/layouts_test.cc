@@ -175,6 +175,9 @@ TEST(Keys, MixturesAreOfSomeArchitecturesAlone) {
 }
 
 TEST(Keys, RopeThatIsNotDoneIsRefused) {
+  EXPECT_THAT(
+      Copy("glm").set("deepseek2.attention.key_length_mla", uint32_t{32}).error(),
+      HasSubstr("deepseek2.attention.key_length_mla is 32, which leaves nothing beside 32 rope columns"));
   EXPECT_THAT(Copy("llama").set("llama.rope.dimension_count", uint32_t{34}).error(),
               HasSubstr("llama.rope.dimension_count is 34, expected 2 to 32"));
   EXPECT_THAT(Copy("llama").set("llama.rope.dimension_count", uint32_t{15}).error(),
@@ -314,6 +317,19 @@ TEST(Tensors, QueriesKeysAndValuesMayLieInOne) {
     EXPECT_EQ(logits_of(golden, model, *backend, 7), logits_of(golden, *backend, 7));
   EXPECT_THAT(Copy("qwen3").add_tensor("blk.0.attn_qkv.weight", {256, 700}).error(),
               HasSubstr("blk.0.attn_qkv.weight: shape [256, 700], expected [256, 768]"));
+  // 384, 192 and 192 numbers: 768 are three blocks of 256, and 24 of 32.
+  const auto with_bias = [](quant::Type type) {
+    return Copy("qwen3")
+        .add_tensor("blk.0.attn_qkv.weight", {256, 768})
+        .add_tensor("blk.0.attn_qkv.bias", {768}, type)
+        .remove_tensors("blk.0.attn_q.")
+        .remove_tensors("blk.0.attn_k.")
+        .remove_tensors("blk.0.attn_v.")
+        .error();
+  };
+  EXPECT_THAT(with_bias(quant::Type::Q4_K),
+              HasSubstr("blk.0.attn_qkv.bias: queries, keys and values part within blocks of type Q4_K"));
+  EXPECT_EQ(with_bias(quant::Type::Q8_0), "");
 }
 
 TEST(Tensors, ABiasOrNormIsUsedWhereverItIs) {
@@ -441,7 +457,9 @@ TEST(Hybrids, SayWhichLayersAreLinear) {
             every_second);
   EXPECT_EQ(linear(hybrid("kimi-linear-q4_k_m").load()), (std::vector<bool>{true, true, false, true}));
   EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.full_attention_interval", uint32_t{5}).error(),
-              HasSubstr("qwen3next.every layer has linear attention"));
+              HasSubstr("qwen3next.block_count is 4: every layer has linear attention"));
+  EXPECT_THAT(hybrid("qwen3next-q4_k_m").remove("qwen3next.block_count").error(),
+              AllOf(HasSubstr("qwen3next.block_count is missing"), Not(HasSubstr("every layer"))));
   EXPECT_THAT(hybrid("qwen3next-q4_k_m").set("qwen3next.full_attention_interval", uint32_t{1}).error(),
               HasSubstr("blk.0.attn_q.weight is missing"));
   EXPECT_THAT(hybrid("kimi-linear-q4_k_m").set("kimi-linear.attention.head_count_kv", uint32_t{1}).error(),
