@@ -64,6 +64,13 @@ std::vector<OpCase> NormMatmul::cases() {
     product(op.c, op.out_c, 32), product(op.d, op.out_d, 32);
     b.emit(op);
   };
+  // As many outputs as an output matrix has: kernels of their own on some devices.
+  const auto build_tall = [](Type type, int64_t columns) {
+    return [=](Builder& b) {
+      b.norm_matmul(b.activation("x", kStepRows, 1, columns), b.weight("norm", Type::F32, 1, 1, columns),
+                    1e-6f, b.weight("weight", type, 1, 33792, columns));
+    };
+  };
   return {{"Q4_0 and Q8_0 rows 1", 1, build(Type::Q8_0, 0)},
           {"Q4_0 twice rows 7", 7, build(Type::Q4_0, 0)},
           {"Q4_K twice rows 6", 6, build(Type::Q4_K, 0, Type::Q4_K)},
@@ -74,7 +81,10 @@ std::vector<OpCase> NormMatmul::cases() {
           {"Q5_K, Q6_K and Q5_K rows 1", 1, build(Type::Q6_K, 64, Type::Q5_K, Type::Q5_K)},
           {"four of Q4_K rows 1", 1, build_four},
           {"four of Q4_K rows 6", 6, build_four},
-          {"four of Q4_K rows 70", 70, build_four}};
+          {"four of Q4_K rows 70", 70, build_four},
+          {"33792 of Q4_0 rows 2", 2, build_tall(Type::Q4_0, 256)},
+          {"33792 of Q4_K rows 6", 6, build_tall(Type::Q4_K, 768)},
+          {"33792 of Q8_0 rows 3", 3, build_tall(Type::Q8_0, 512)}};
 }
 
 }  // namespace sluice::program

@@ -5,10 +5,17 @@
 //
 // Every block reads all rows: of more than 8 they are packed once (gemm/gemm_ops.cu). Rows that come in codes
 // are not packed at all (gemv/norm_matmul_q8.cu).
+//
+// An output matrix waits for bytes: a launch makes the rows codes (gemv/code_rows.cu), and the kernel of
+// experts with few tokens (moe/experts_small_batch.cu) takes the matrix for the only expert that there is. 16
+// outputs of 2,048 columns take 1,500 to 3,400 instructions of a warp, products of halves
+// (gemm/gemm_stream.cuh) up to 4,900.
 #include "backend/cuda/gemm/gemm_dense.h"
+#include "backend/cuda/gemv/code_rows.h"
 #include "backend/cuda/gemv/norm_matmul_q8.h"
 #include "backend/cuda/host/kernels.h"
 #include "backend/cuda/host/memory.h"
+#include "backend/cuda/moe/experts_small_batch.h"
 #include "backend/cuda/prim/int8_mma.cuh"
 #include "backend/cuda/prim/launch.cuh"
 #include "backend/cuda/prim/sync.cuh"
@@ -145,9 +152,49 @@ bool serves_weight(const Program& p, TensorId in, TensorId weight, quant::Type t
              most_shared(sizes.architecture);
 }
 
+/// Outputs an SM of a matrix that is taken for an expert, at least: 16 for each of 16 warps.
+constexpr int64_t kOutputsOfExpert = 256;
+
+/// Whether the one weight is taken for an expert. Of Q6_K and of tables that is
+/// no gain: 16 outputs of 2,048 columns take 4,000 to 5,000 instructions.
+bool is_as_expert(const Program& p, const NormMatmul& op, const Sizes& sizes) {
+  const Tensor &x = p[op.in.id], &w = p[op.a.id];
+  return !op.b && !op.c && !op.d && w.type != quant::Type::Q6_K && !int8_mma::by_table(w.type) &&
+         w.shape[1] >= kOutputsOfExpert * sizes.sm_count && x.stride[0] % 4 == 0 && x.offset % 4 == 0 &&
+         x.columns() <= kNormedInCodes &&
+         serves_experts_small_batch({w.type, 1, w.shape[1], w.columns(), 1, false}, sizes.rows,
+                                    sizes.architecture);
+}
+void launch_as_expert(const Program& p, const NormMatmul& op, const Context& c) {
+  const Matrix weight = c.memory.matrix(op.a.id);
+  const CodeRows rows{count_of(p, op.in.id, c.step),
+                      flat(c.memory.rows(op.in.id)),
+                      c.scratch,
+                      experts_token(weight.type, weight.columns),
+                      c.memory.vector(op.norm.id),
+                      op.epsilon};
+  code_rows(rows, c);
+  multiply_experts_small_batch({.weight = weight,
+                                .up = {},
+                                .gated = false,
+                                .by_pair = false,
+                                .in = rows.in,
+                                .out = flat(c.memory.rows(op.out_a.id)),
+                                .ids = {nullptr, 0, 0, 1, 1},
+                                .rows = rows.rows,
+                                .coded = rows.codes},
+                               c);
+}
+int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
+  const auto& op = std::get<NormMatmul>(record.args);
+  const Tensor& weight = p[op.a.id];
+  return is_as_expert(p, op, sizes) ? sizes.rows * experts_token(weight.type, weight.columns()).pitch : 0;
+}
+
 bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<NormMatmul>(record.args);
   if (sizes.rows <= kNarrowRows || sizes.rows > kMostRows) return false;
+  if (is_as_expert(p, op, sizes)) return true;
   int64_t blocks = 0;
   for (const auto& [weight, out] : op.products()) {
     if (weight && !serves_weight(p, op.in.id, weight.id, p[op.a.id].type, sizes)) return false;
@@ -160,6 +207,7 @@ bool serves_norm_matmul(const Program& p, const Op& record, const Sizes& sizes) 
 void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<NormMatmul>(record.args);
   if (c.consumes != nullptr) return norm_matmul_q8(p, op, c);
+  if (is_as_expert(p, op, c.sizes())) return launch_as_expert(p, op, c);
   Args args{};
   args.rows = count_of(p, op.in.id, c.step), args.in = flat(c.memory.rows(op.in.id));
   args.norm = c.memory.vector(op.norm.id), args.epsilon = op.epsilon;
@@ -183,7 +231,7 @@ void launch_norm_matmul(const Program& p, const Op& record, const Context& c) {
 const Kernel kNormMatmulSmallBatch{"small-batch GEMV of normed rows",
                                    serves_norm_matmul,
                                    launch_norm_matmul,
-                                   nullptr,
+                                   scratch_bytes,
                                    nullptr,
                                    takes_q8_rows};
 

@@ -78,7 +78,8 @@ bool plan(const ExpertsShape& shape, int architecture, int& tokens, Args& args) 
   if (rings + int64_t{tokens} * args.token.pitch > room) tokens = 8;
   const int64_t tile = int64_t{tokens} * args.token.pitch;
   args.buffers = rings + kMostBuffers * tile <= room ? kMostBuffers : 1;
-  const int64_t most = int64_t{kMostTiles} * args.across.by * args.across.by;  // that Divisor sees
+  const int64_t tiles = shape.experts == 1 ? 2 : kMostTiles;     // at most
+  const int64_t most = tiles * args.across.by * args.across.by;  // that Divisor sees
   return rings + args.buffers * tile <= room && most < int64_t{1} << 32;
 }
 
