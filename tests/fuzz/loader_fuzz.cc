@@ -36,6 +36,30 @@ void run(program::Backend& backend, const model::Model& model, std::span<const i
   }
 }
 
+/// Two rows of the trunk's hidden states through the block of multi-token prediction.
+void predict(program::Backend& backend, const model::Model& model, std::span<const int32_t> tokens) {
+  const program::Source sources[] = {{model.program, model.weights},
+                                     {model.prediction->program, model.prediction->weights}};
+  const auto weights = backend.load(sources, {});
+  const auto trunk = backend.compile(sources[0], weights, {2, 1, 1});
+  program::CompileOptions options{2, 1, 1};
+  options.beside = trunk.get();
+  const auto block = backend.compile(sources[1], weights, options);
+  engine::Batch batch(2, 1, 1);
+  const int32_t page[] = {0};
+  batch.set_pages(0, page);
+  for (int32_t i = 0; i < 2; ++i) batch.add(tokens[static_cast<size_t>(i)], i, 0, i == 1);
+  run_step(*trunk, batch.step());
+  const program::Executable::RowCopy copies[] = {{0, 0}, {1, 1}};
+  block->take_rows(*trunk, trunk->program().hidden_out(), copies);
+  run_step(*block, batch.step());
+}
+
+bool is_small(const program::Program& program) {
+  return program::total_cost(program, {}).flops <= kMostFlops &&
+         program::plan_memory(program, 2, 1).arena_bytes <= kMostArenaBytes;
+}
+
 void load(std::span<const std::byte> bytes) {
   gguf::File file = gguf::File::parse("fuzz", bytes);
   std::vector<int32_t> tokens;
@@ -47,15 +71,16 @@ void load(std::span<const std::byte> bytes) {
   } catch (const Error&) {
     // a model may be sound where its vocabulary is not: logits of given tokens need none
   }
-  const model::Model model = model::Model::load(std::move(file));
+  model::Model model = model::Model::load(std::move(file));
   for (int32_t& token : tokens) CHECK(token < model.spec.vocabulary);
   tokens.resize(2, 0);
-  if (program::total_cost(model.program, {}).flops > kMostFlops ||
-      program::plan_memory(model.program, 2, 1).arena_bytes > kMostArenaBytes) {
-    return;
-  }
-  run(*backend::make_ref_backend(), model, tokens);
-  run(*backend::make_cpu_backend({.threads = 1}), model, tokens);
+  if (!is_small(model.program)) return;
+  const auto ref = backend::make_ref_backend(), cpu = backend::make_cpu_backend({.threads = 1});
+  run(*ref, model, tokens);
+  run(*cpu, model, tokens);
+  if (model.add_prediction() || !is_small(model.prediction->program)) return;
+  predict(*ref, model, tokens);
+  predict(*cpu, model, tokens);
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <span>
 
+#include "model/model.h"
 #include "support/small_model.h"
 
 extern "C" int loader_fuzz(const uint8_t* data, size_t size);
@@ -26,15 +28,29 @@ TEST(Loader, ItsCorpusDoesNoHarm) {
   EXPECT_GE(files, 3);
 }
 
+std::string bytes_of_small_model(const char* name, bool prediction) {
+  const fs::path path = fs::temp_directory_path() / ("sluice_damaged_" + std::to_string(::getpid()));
+  write_small_model(name, "q4_0", path, prediction);
+  std::string bytes = read_file(path);
+  fs::remove(path);
+  return bytes;
+}
+
+/// Three changes of the byte at a place, one after the other.
+void load_damaged(std::string& bytes, size_t at) {
+  const char before = bytes[at];
+  for (const int flip : {0x01, 0x80, 0xFF}) {
+    bytes[at] = static_cast<char>(before ^ flip);
+    load(bytes);  // anything but an Error or none ends the test program
+  }
+  bytes[at] = before;
+}
+
 class DamagedModel : public testing::TestWithParam<const char*> {
  protected:
-  DamagedModel() : path_(fs::temp_directory_path() / ("sluice_damaged_" + std::to_string(::getpid()))) {
-    write_small_model(GetParam(), "q4_0", path_);
-    bytes_ = read_file(path_);
-  }
-  ~DamagedModel() override { fs::remove(path_); }
+  DamagedModel() : bytes_(bytes_of_small_model(GetParam(), false)) {}
 
-  std::string path_, bytes_;
+  std::string bytes_;
 };
 
 TEST_P(DamagedModel, WithAnyByteChangedGivesAnErrorOrRuns) {
@@ -43,14 +59,7 @@ TEST_P(DamagedModel, WithAnyByteChangedGivesAnErrorOrRuns) {
   const size_t types = bytes_.find("tokenizer.ggml.token_type"), weights = bytes_.rfind(".weight") + 64;
   ASSERT_TRUE(tokens < types && types < weights);
   const auto step = [&](size_t at) { return (at > tokens && at < types) || at > weights ? 11 : 1; };
-  for (size_t at = 0; at < bytes_.size(); at += step(at)) {
-    const char before = bytes_[at];
-    for (const int flip : {0x01, 0x80, 0xFF}) {
-      bytes_[at] = static_cast<char>(before ^ flip);
-      load(bytes_);  // anything but an Error or none ends the test program
-    }
-    bytes_[at] = before;
-  }
+  for (size_t at = 0; at < bytes_.size(); at += step(at)) load_damaged(bytes_, at);
 }
 
 TEST_P(DamagedModel, OfNothingButNaNStillRuns) {
@@ -60,6 +69,15 @@ TEST_P(DamagedModel, OfNothingButNaNStillRuns) {
     std::fill(spoilt.begin() + static_cast<std::ptrdiff_t>(data), spoilt.end(), byte);
     load(spoilt);
   }
+}
+
+TEST(Loader, ABlockOfPredictionWithAnyByteOfItsTensorsChangedDoesNoHarm) {
+  std::string bytes = bytes_of_small_model("glm-4.7-flash", true);
+  model::Model whole = model::Model::load(gguf::File::parse("m.gguf", std::as_bytes(std::span(bytes))));
+  ASSERT_EQ(whole.add_prediction(), std::nullopt);
+  const size_t first = bytes.find("blk.2."), last = bytes.rfind(".weight") + 64;
+  ASSERT_TRUE(first < last && last < bytes.size());
+  for (size_t at = first; at < last; ++at) load_damaged(bytes, at);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, DamagedModel,
