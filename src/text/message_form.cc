@@ -166,6 +166,11 @@ void find_turns(const Probe& probe, MessageForm& form) {
   const bool shows_joined = shows_both(Json::array({content("user", joined)}));
   form.turns_alternate =
       shows_joined && !shows_both(Json::array({content("user", kWords), content("user", kMoreWords)}));
+  const Json hello = content("user", "hello");
+  const auto after_silence = [&](const char* said) {
+    return shows_both(Json::array({hello, content("assistant", said), content("user", joined)}));
+  };
+  form.nobody_silent = !after_silence("") && after_silence(" ");
   const Json user = content("user", "hello");
   const Json two = Json::array({content("system", kWords), content("system", kMoreWords), user});
   const Json later = Json::array(
@@ -173,6 +178,22 @@ void find_turns(const Probe& probe, MessageForm& form) {
   if (shows_both(two) && shows_both(later)) return;
   form.one_system_message = shows_both(Json::array({content("system", joined), user}));
   form.system_in_user_message = !form.one_system_message && shows_joined;
+}
+
+/// Where turns alternate, a text before a call is a turn that needs another one behind the result: whether
+/// that shows it.
+void find_text_before_calls(const Probe& probe, MessageForm& form) {
+  if (!form.turns_alternate || !form.shows_calls || form.text_before_calls) return;
+  const auto shows = [&](bool apart) {
+    MessageForm tried = form;
+    tried.text_before_calls = apart;
+    Json talk = with_call(kWords, parse_plain(kArguments));
+    talk.push_back(message("assistant", "bye"));
+    put_in_form(tried, talk);
+    const std::string prompt = probe.render(std::move(talk));
+    return prompt.find(kWords) != std::string::npos && prompt.find(kProbeName) != std::string::npos;
+  };
+  form.text_before_calls = !shows(false) && shows(true);
 }
 
 void find_tool_form(const Probe& probe, MessageForm& form) {
@@ -278,6 +299,24 @@ void shorten_ids(Json& one) {
     for (Json& call : one["tool_calls"]) shorten(call, "id");
 }
 
+/// What a message with calls says becomes a message before it, with its reasoning (unless that has a key of
+/// its own beside calls).
+void set_text_apart(const MessageForm& form, Json& messages) {
+  Json out = Json::array();
+  for (Json& one : messages) {
+    if (one.contains("tool_calls") && one["content"] != "") {
+      out.push_back(message("assistant", std::exchange(one["content"], "")));
+      const auto reasoning = one.find("reasoning_content");
+      if (reasoning != one.end() && form.reasoning_key == "reasoning_content") {
+        out.back()["reasoning_content"] = std::move(*reasoning);
+        one.erase("reasoning_content");
+      }
+    }
+    out.push_back(std::move(one));
+  }
+  messages = std::move(out);
+}
+
 void put_calls(const MessageForm& form, Json& one) {
   for (Json& call : one["tool_calls"]) {
     Json& function = call.contains("function") ? call["function"] : call;
@@ -304,6 +343,7 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
   find_reasoning(probe, form);
   find_parts(probe, form, form.parts);
   find_turns(probe, form);
+  find_text_before_calls(probe, form);
   find_tool_form(probe, form);
   return form;
 }
@@ -329,7 +369,12 @@ std::string call_shape(const jinja::Template& chat_template, const Json& variabl
 void put_in_form(const MessageForm& form, Json& messages) {
   if (form.one_system_message || form.system_in_user_message)
     join_system(messages, form.system_in_user_message);
+  if (form.text_before_calls) set_text_apart(form, messages);
   if (form.turns_alternate) alternate_turns(messages);
+  if (form.nobody_silent)
+    for (Json& one : messages)
+      if (one["role"] == "assistant" && one["content"] == "" && !one.contains("tool_calls"))
+        one["content"] = " ";
   Json out = Json::array();
   for (Json& one : messages) {
     if (form.nine_letter_ids) shorten_ids(one);
@@ -344,17 +389,7 @@ void put_in_form(const MessageForm& form, Json& messages) {
       }
       one[form.reasoning_key] = std::move(reasoning);
     }
-    if (one.contains("tool_calls")) {
-      if (form.text_before_calls && one["content"] != "") {
-        out.push_back(message("assistant", one["content"]));
-        if (const auto reasoning = one.find("reasoning_content"); reasoning != one.end()) {
-          out.back()["reasoning_content"] = std::move(*reasoning);
-          one.erase("reasoning_content");
-        }
-        one["content"] = "";
-      }
-      put_calls(form, one);
-    }
+    if (one.contains("tool_calls")) put_calls(form, one);
     if (form.parts.contains(one["role"].get<std::string>()) && one["content"].is_string())
       one["content"] = Json::array({{{"type", "text"}, {"text", std::move(one["content"])}}});
     out.push_back(std::move(one));

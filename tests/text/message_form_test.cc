@@ -166,9 +166,15 @@ TEST(MessageForm, TurnsAlternateWhereTheTemplateWantsIt) {
   called["tool_calls"][0]["id"] = "012345678";
   const Json result = {{"role", "tool"}, {"tool_call_id", "012345678"}, {"content", "ok"}};
   EXPECT_EQ(prompt_of(kStrict, {user("a"), called, result, user("b")}),
-            "<user>a<call 012345678>f {}<result 012345678>ok<assistant> <user>b");
+            "<user>a<assistant>I look.<call 012345678>f {}<result 012345678>ok<user>b");
+  EXPECT_EQ(prompt_of(kStrict, {user("a"), called, result, assistant("b"), user("c")}),
+            "<user>a<assistant>I look.<call 012345678>f {}<result 012345678>ok<user> <assistant>b<user>c");
+  called["content"] = nullptr;
   EXPECT_EQ(prompt_of(kStrict, {user("a"), called, result, assistant("b"), user("c")}),
             "<user>a<call 012345678>f {}<result 012345678>ok<assistant>b<user>c");
+  // An answer that said nothing.
+  EXPECT_EQ(prompt_of(kStrict, {user("a"), assistant(""), user("b")}), "<user>a<assistant> <user>b");
+  EXPECT_EQ(prompt_of(kWalking, {user("a"), assistant(""), user("b")}), "<user>a<assistant><user>b");
   const ChatTemplate chat(kStrict, "", "", ControlTokens());
   EXPECT_EQ(chat.render({.messages = {user("a"), assistant("b"), assistant("c")}, .continue_last = true})
                 .prompt.text,
