@@ -180,6 +180,18 @@ void find_turns(const Probe& probe, MessageForm& form) {
   form.system_in_user_message = !form.one_system_message && shows_joined;
 }
 
+void find_lone_results(const Probe& probe, MessageForm& form) {
+  if (!form.shows_calls) return;
+  const auto shows = [&](bool with_calls) {
+    MessageForm tried = form;
+    tried.results_need_calls = with_calls;
+    Json talk = Json::array({message("user", "hello"), result_message(kWords)});
+    put_in_form(tried, talk);
+    return probe.shows(std::move(talk), kWords);
+  };
+  form.results_need_calls = !shows(false) && shows(true);
+}
+
 /// Where turns alternate, a text before a call is a turn that needs another one behind the result: whether
 /// that shows it.
 void find_text_before_calls(const Probe& probe, MessageForm& form) {
@@ -299,6 +311,25 @@ void shorten_ids(Json& one) {
     for (Json& call : one["tool_calls"]) shorten(call, "id");
 }
 
+/// A result whose call a client has cut off gets one that says nothing.
+void add_lacking_calls(Json& messages) {
+  Json out = Json::array();
+  bool behind_call = false;
+  for (Json& one : messages) {
+    const bool is_result = one["role"] == "tool";
+    if (is_result && !behind_call) {
+      Json call = call_message("", Json::object());
+      Json& made = call["tool_calls"][0];
+      if (one.contains("tool_call_id")) made["id"] = one["tool_call_id"];
+      made["function"]["name"] = one.value("name", Json()).is_string() ? one["name"] : Json("tool");
+      out.push_back(std::move(call));
+    }
+    behind_call = is_result || one.contains("tool_calls");
+    out.push_back(std::move(one));
+  }
+  messages = std::move(out);
+}
+
 /// What a message with calls says becomes a message before it, with its reasoning (unless that has a key of
 /// its own beside calls).
 void set_text_apart(const MessageForm& form, Json& messages) {
@@ -344,6 +375,7 @@ MessageForm form_of_template(const jinja::Template& chat_template, const Json& v
   find_parts(probe, form, form.parts);
   find_turns(probe, form);
   find_text_before_calls(probe, form);
+  find_lone_results(probe, form);
   find_tool_form(probe, form);
   return form;
 }
@@ -369,6 +401,7 @@ std::string call_shape(const jinja::Template& chat_template, const Json& variabl
 void put_in_form(const MessageForm& form, Json& messages) {
   if (form.one_system_message || form.system_in_user_message)
     join_system(messages, form.system_in_user_message);
+  if (form.results_need_calls) add_lacking_calls(messages);
   if (form.text_before_calls) set_text_apart(form, messages);
   if (form.turns_alternate) alternate_turns(messages);
   if (form.nobody_silent)

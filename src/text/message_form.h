@@ -24,13 +24,14 @@ struct MessageForm {
   bool text_or_reasoning = false;                   ///< a message with calls has one of them alone
   bool one_system_message = false;                  ///< only one is shown, in front: all are joined there
   bool system_in_user_message = false;              ///< none is shown: their text leads the first user's
-  bool nobody_silent = false;      ///< an answer without a text or a call is refused: it says a space
-  bool turns_alternate = false;    ///< user and assistant: never one of them twice in a row
-  bool nine_letter_ids = false;    ///< of calls: no others are taken
-  bool tools_are_a_list = false;   ///< an empty one where there are none
-  bool needs_description = false;  ///< of every tool: without one there is no prompt
-  bool needs_parameters = false;   ///< the same
-  std::set<std::string> parts;     ///< roles whose content is a list of parts
+  bool results_need_calls = false;  ///< a result without the call before it is refused, or not shown
+  bool nobody_silent = false;       ///< an answer without a text or a call is refused: it says a space
+  bool turns_alternate = false;     ///< user and assistant: never one of them twice in a row
+  bool nine_letter_ids = false;     ///< of calls: no others are taken
+  bool tools_are_a_list = false;    ///< an empty one where there are none
+  bool needs_description = false;   ///< of every tool: without one there is no prompt
+  bool needs_parameters = false;    ///< the same
+  std::set<std::string> parts;      ///< roles whose content is a list of parts
 };
 
 /// Finds out. `variables` are those that do not come with a conversation (bos_token, ...).

@@ -220,6 +220,25 @@ TEST(MessageForm, OldCallsAreCalls) {
 }
 
 // A hostile template must not hold up loading.
+// As gpt-oss' does.
+constexpr const char* kNaming = R"({%- set ns = namespace(name='') -%}{%- for m in messages -%}
+{%- if m.role == 'tool' and not ns.name -%}{{ raise_exception('no call') }}
+{%- elif m.role == 'tool' -%}<{{ ns.name }}>{{ m.content }}{%- set ns.name = '' -%}
+{%- elif m.tool_calls -%}{%- set ns.name = m.tool_calls[0].function.name -%}
+<call>{{ ns.name ~ ' ' ~ m.tool_calls[0].function.arguments|tojson }}
+{%- else -%}<{{ m.role }}>{{ m.content }}{%- endif -%}{%- endfor -%})";
+
+TEST(MessageForm, AResultWhoseCallIsCutOffIsShown) {
+  const Json user = {{"role", "user"}, {"content", "hi"}};
+  const Json result = {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "ok"}};
+  Json named = result;
+  named["name"] = "look";
+  EXPECT_EQ(prompt_of(kNaming, {result, user}), "<call>tool {}<tool>ok<user>hi");
+  EXPECT_EQ(prompt_of(kNaming, {user, named}), "<user>hi<call>look {}<look>ok");
+  EXPECT_EQ(prompt_of(kNaming, talk("", R"({"a": 1})")), "<user>hi<call>f {\"a\": 1}<f>ok<user>more");
+  EXPECT_EQ(prompt_of(kWalking, {result, user}), "<tool>ok<user>hi");
+}
+
 // Goes over the tools, be there none, and over their schemas as far as it knows them: as NousResearch's do.
 constexpr const char* kReading = R"({%- macro word(p) -%}
 {%- if p.type == 'string' or p.type == 'integer' -%}{{ p.type }}
