@@ -60,7 +60,7 @@ TEST(Qwen3Coder, LeavesTagsOut) {
   for (const char* text :
        {"The form is <function=NAME>.", "<function=nope>\n<parameter=s>\nx\n</parameter>\n</function>",
         "<function=", "<function=pin", "Write <tool_call> and then <function= f>",
-        "<tool_call>\n{\"name\": \"ping\"}\n</tool_call>", "<function=f> and so on"})
+        "<tool_call>\n{\"nome\": \"ping\"}\n</tool_call>", "<function=f> and so on"})
     EXPECT_EQ(run(text), expected("", text));
   EXPECT_EQ(run("<tool_call>\n<function=pin"), expected("", "", {}, true));
 }
