@@ -159,6 +159,25 @@ TEST(CudaPage, OfTwoRowsOfADeepSequenceAgreesWithReference) {
                            {511, 575, 639, 703, 1151, 2099, 2880, 4095, 5718, 8189});
 }
 
+// Drafts, and short prompts at depth, which read their context together: chunks that end within them, so that
+// the first ones see nothing of the last one; a tile of 64 queries that ends within a row; both caches.
+TEST(CudaPage, OfSomeRowsOfADeepSequenceAgreesWithReference) {
+  const auto neighbours = [](int32_t first, int32_t rows) {
+    std::vector<int32_t> depths(static_cast<size_t>(rows));
+    std::iota(depths.begin(), depths.end(), first);
+    return depths;
+  };
+  const auto agree = [&](const char* name, int32_t first, int32_t rows) {
+    SCOPED_TRACE(fmt::format("{}: {} rows at {}", name, rows, first));
+    expect_agreement(case_of("mla_heads", name), neighbours(first, rows), true);
+  };
+  const char *halves = "20 heads with q rows 1", *codes = "20 heads with q, cache of Q8_0, rows 1";
+  for (const int32_t first : {3400, 3452, 3519, 3900, 5117}) agree(halves, first, 8);
+  agree(codes, 3515, 8), agree(halves, 3455, 5), agree(halves, 10300, 3);
+  agree(halves, 1600, 16), agree(codes, 1211, 40), agree(halves, 1050, 64), agree(halves, 700, 100);
+  agree("27 heads rows 1", 4030, 7), agree("38 heads rows 1", 10239, 4);
+}
+
 struct Neighbours {
   int32_t rows, span;  ///< depths of rows from 17 on, so far
 };

@@ -19,8 +19,8 @@ struct Chunks {
   float2* weights;
   float* parts;
 };
-Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads, int sm_count) {
-  const int64_t all = rows * most_chunks(rows, sm_count) * heads;
+Chunks take_chunks(Scratch& scratch, int64_t rows, int64_t heads, int most) {
+  const int64_t all = rows * most * heads;
   return {scratch.take<float2>(all), scratch.take<float>(all * kMlaRank)};
 }
 
@@ -42,36 +42,54 @@ static_assert(kQ8.q8_bytes() == kMlaQ8Bytes && kQ8.exact_at() == kMlaQ8Exact &&
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   const int64_t heads = p[std::get<MlaAttend>(record.args).q.id].heads();
   int64_t bytes = 0;
-  const auto reserve = [&](int64_t rows) {
+  const auto reserve = [&](int64_t rows, int most) {
     Scratch scratch(nullptr);
-    take_chunks(scratch, rows, heads, sizes.sm_count);
+    take_chunks(scratch, rows, heads, most);
     bytes = std::max(bytes, scratch.bytes());
   };
-  for (int64_t rows = 1; rows <= std::min(sizes.rows, kSplitRows); ++rows) reserve(rows);
-  reserve(sizes.rows);
+  for (int64_t rows = 1; rows <= std::min(sizes.rows, kSplitRows); ++rows)
+    reserve(rows, most_chunks(rows, sizes.sm_count));
+  reserve(sizes.rows, most_chunks(sizes.rows, sizes.sm_count));
+  // Of one sequence. More rows have one chunk, which needs none.
+  for (int64_t rows = 2; rows <= sizes.rows; ++rows) {
+    const int most = most_chunks_together(rows, heads, sizes.sm_count);
+    if (most == 1) break;
+    reserve(rows, most);
+  }
   return bytes;
 }
 
-MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c) {
+MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c, bool together) {
   Scratch scratch(c.scratch);
-  const Chunks chunks = take_chunks(scratch, c.step_rows, p[op.q.id].heads(), c.sm_count);
+  const int64_t heads = p[op.q.id].heads();
+  const int most =
+      together ? most_chunks_together(c.step_rows, heads, c.sm_count) : most_chunks(c.step_rows, c.sm_count);
+  const Chunks chunks = take_chunks(scratch, c.step_rows, heads, most);
   return {c.step,
           c.memory.cache(op.cache.id),
           c.memory.rows(op.q.id),
           c.memory.rows(op.out.id),
           op.cache_layer,
           op.scale * std::numbers::log2e_v<float>,
-          most_chunks(c.step_rows, c.sm_count),
+          most,
           chunks.weights,
-          chunks.parts};
+          chunks.parts,
+          together};
 }
 void launch_sm90(const Program& p, const Op& record, const Context& c) {
-  const MlaArgs args = attend_args(p, std::get<MlaAttend>(record.args), c);
+  const auto& op = std::get<MlaAttend>(record.args);
+  const bool together =
+      c.one_sequence && has_wgmma() && most_chunks_together(c.step_rows, p[op.q.id].heads(), c.sm_count) > 1;
+  const MlaArgs args = attend_args(p, op, c, together);
+  if (together) {
+    attend_together(args, c);
+    return join_chunks(args, c);
+  }
   if (c.step_rows <= kSplitRows) return attend_split(args, c);
   has_wgmma() ? mla_attend_prefill(args, c) : mla_attend_sm80(args, c);
 }
 void launch_sm80(const Program& p, const Op& record, const Context& c) {
-  mla_attend_sm80(attend_args(p, std::get<MlaAttend>(record.args), c), c);
+  mla_attend_sm80(attend_args(p, std::get<MlaAttend>(record.args), c, false), c);
 }
 
 }  // namespace

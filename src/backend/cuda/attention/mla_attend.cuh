@@ -17,8 +17,6 @@ inline constexpr int kMlaQ8Bytes = 672, kMlaQ8Exact = 512, kMlaQ8Scales = 640;
 /// From row to row of halves in shared memory, bytes: banks differ.
 inline constexpr int kMlaPitch = kMlaWidth * 2 + 16;
 inline constexpr int kMostChunks = 128;
-/// Rows that fill a device one by one, their contexts in chunks; more of them are taken many at a time.
-inline constexpr int64_t kSplitRows = 64;
 
 struct MlaArgs {
   StepView step;
@@ -29,7 +27,17 @@ struct MlaArgs {
   int32_t most_chunks;
   float2* weights;  ///< [row][chunk][head]: the largest score, the sum of the weights below it
   float* parts;     ///< [row][chunk][head][rank]
+  /// Rows are neighbours in one sequence, and chunks those of the last one's context.
+  bool together = false;
+
+  /// The length of the context that a row's chunks are made of.
+  __device__ int length_of(int row) const {
+    return step.positions[together ? step.header->rows - 1 : row] + 1;
+  }
 };
+
+/// Queries of a thread block where rows are many, or of one sequence: the heads of neighbouring rows.
+inline constexpr int kMlaTileQueries = 64;
 
 /// Chunks of a row at most, by the rows of the step: as many thread blocks as there are SMs, since a block
 /// takes one for itself; where rows alone fill them, no more than one.
@@ -37,6 +45,12 @@ inline int most_chunks(int64_t rows, int sm_count) {
   constexpr int64_t kLeast = 2;
   if (rows > kSplitRows) return 1;
   return static_cast<int>(std::clamp<int64_t>(sm_count / rows, kLeast, kMostChunks));
+}
+
+/// The same of rows that are neighbours in one sequence: each chunk is a block's for every tile of queries.
+inline int most_chunks_together(int64_t rows, int64_t heads, int sm_count) {
+  const int64_t tiles = (rows * heads + kMlaTileQueries - 1) / kMlaTileQueries;
+  return static_cast<int>(std::clamp<int64_t>(sm_count / tiles, 1, kMostChunks));
 }
 
 /// Rows of the cache in a chunk of a context of this length: whole pages, as even as they go.
@@ -117,6 +131,9 @@ __device__ __forceinline__ void decode_rows(char* to, const char* rows, int coun
 /// joins: puts chunks together too.
 void attend_split(const MlaArgs& args, const Context& context, bool joins = true);
 void mla_attend_prefill(const MlaArgs& args, const Context& context);
+/// Of rows that are neighbours in one sequence: a page is read once for 64 queries. Chunks are left to
+/// join_chunks.
+void attend_together(const MlaArgs& args, const Context& context);
 void mla_attend_sm80(const MlaArgs& args, const Context& context);
 /// Puts the chunks of rows together that attend_split or mla_attend_sm80 has left in args.parts.
 void join_chunks(const MlaArgs& args, const Context& context);

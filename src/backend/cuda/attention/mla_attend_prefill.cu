@@ -25,7 +25,7 @@ namespace {
 
 using program::kPageRows;
 
-constexpr int kThreads = 384, kQueries = 64;
+constexpr int kThreads = 384, kQueries = kMlaTileQueries;
 constexpr int kBlocks = kMlaWidth / 64, kBlockBytes = 64 * 128;  // of 64 columns
 constexpr int kPageBytes = kBlocks * kBlockBytes;
 constexpr int kSharedBytes = 3 * kPageBytes + kBlockBytes + 2 * kQueries * 4 + 64 + 1024;
@@ -67,17 +67,39 @@ __device__ __forceinline__ void bring_queries(const MlaArgs& p, const Queries& q
   fence_async();
 }
 
+/// The positions that a block takes of its queries' context, whole pages but for the last one.
+struct Stretch {
+  int begin, end;
+  int chunk = -1;  ///< of several that are put together later; -1: all
+
+  __device__ __forceinline__ int pages() const { return (end - begin + kPageRows - 1) / kPageRows; }
+};
+
+/// Waits before the first page that may have rows of this step. Of a stretch of several its begin has not,
+/// but for the last one's.
+struct WaitOnce {
+  const PdlLink& pdl;
+  int before;  ///< positions below it are there already
+  bool waits = true;
+
+  __device__ __forceinline__ void operator()(int end) {
+    if (!waits || end <= before) return;
+    pdl.wait();
+    waits = false;
+  }
+};
+
 /// The third group: page after page into two buffers. Thread 8 r + u takes unit u of every block of rows r, r
 /// + 16, ..., whose place within a block is the same for all.
-__device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
-                                            uint32_t full, uint32_t empty, const PdlLink& pdl) {
+__device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+                                            uint32_t buffers, uint32_t full, uint32_t empty, WaitOnce wait) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   const uint32_t place = buffers + swizzled(row, unit);
-  for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
+  for (int from = stretch.begin, i = 0; from < stretch.end; from += kPageRows, ++i) {
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from)) + unit * 16;
-    const int count = min(kPageRows, q.longest - from);
+    const int count = min(kPageRows, stretch.end - from);
     const uint32_t to = place + i % 2 * kPageBytes;
-    if (i == 0) pdl.wait();
+    wait(from + count);
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
@@ -95,18 +117,19 @@ __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, 
 
 /// The same of rows in eight bits: a thread takes four times sixteen codes of a row at once, through
 /// registers; what is binary16 is copied.
-__device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, uint32_t buffers,
-                                                  uint32_t full, uint32_t empty, const PdlLink& pdl) {
+__device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+                                                  uint32_t buffers, uint32_t full, uint32_t empty,
+                                                  WaitOnce wait) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   // Sixteen codes are two units of a block; those of the next turn lie two blocks further on.
   const uint32_t low = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2);
   const uint32_t high = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2 + 1);
   const uint32_t exact = buffers + (kBlocks - 1) * kBlockBytes + swizzled(row, unit);
-  for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
+  for (int from = stretch.begin, i = 0; from < stretch.end; from += kPageRows, ++i) {
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from));
-    const int count = min(kPageRows, q.longest - from);
+    const int count = min(kPageRows, stretch.end - from);
     const uint32_t to = i % 2 * kPageBytes;
-    if (i == 0) pdl.wait();
+    wait(from + count);
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
 #pragma unroll
     for (int r = 0; r < kPageRows; r += 16) {
@@ -157,16 +180,26 @@ __device__ __forceinline__ void scale_rows(float (&sum)[32][4], float low, float
   for (int n = 0; n < 32; ++n) sum[n][0] *= low, sum[n][1] *= low, sum[n][2] *= high, sum[n][3] *= high;
 }
 
-/// Writes this thread's part of the result: 256 columns of two queries.
-__device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, const float (&sum)[32][4],
-                                           int first_column, const int (&mine)[2], float low, float high) {
+/// A query's place among the parts of a row's contexts.
+__device__ __forceinline__ int64_t part_of_query(const MlaArgs& p, const Stretch& stretch, int query) {
+  const int row = query / p.q.heads;
+  return (int64_t{row} * p.most_chunks + stretch.chunk) * p.q.heads + query - row * p.q.heads;
+}
+
+/// Writes this thread's part of the result, or of a chunk: 256 columns of two queries.
+template <bool kChunks>
+__device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+                                           const float (&sum)[32][4], int first_column, const int (&mine)[2],
+                                           float low, float high) {
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     if (mine[h] >= q.count) continue;
     const int query = q.first_query + mine[h];
     const float factor = h == 0 ? low : high;
-    float* const to = p.out(q.first_row + query / p.q.heads, query % p.q.heads) + first_column + 2 * t;
+    float* to = p.out(q.first_row + query / p.q.heads, query % p.q.heads);
+    if (kChunks && stretch.chunk >= 0) to = p.parts + part_of_query(p, stretch, query) * kMlaRank;
+    to += first_column + 2 * t;
 #pragma unroll
     for (int n = 0; n < 32; ++n) {
       *reinterpret_cast<float2*>(to + n * 8) = {sum[n][2 * h] * factor, sum[n][2 * h + 1] * factor};
@@ -175,9 +208,10 @@ __device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, c
 }
 
 /// The first group: scores, weights, left half.
-__device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, uint32_t queries,
-                                            uint32_t full, uint32_t empty, const Exchange& x,
-                                            const float* factors) {
+template <bool kChunks>
+__device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+                                            uint32_t queries, uint32_t full, uint32_t empty,
+                                            const Exchange& x, const float* factors) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, t = lane % 4;
   const int mine[2] = {warp * 16 + g, warp * 16 + g + 8};
   int limit[2];
@@ -193,7 +227,7 @@ __device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, 
 #pragma unroll
   for (int i = 0; i < 128; ++i) sum[i / 4][i % 4] = 0;
 
-  for (int from = 0, i = 0; from < q.longest; from += kPageRows, ++i) {
+  for (int from = stretch.begin, i = 0; from < stretch.end; from += kPageRows, ++i) {
     const uint32_t page = queries + (1 + i % 2) * kPageBytes;
     barrier_wait(full + 8 * (i % 2), i / 2 & 1);
     float score[8][4];
@@ -224,6 +258,8 @@ __device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, 
         }
       }
       top = lane_max(top, 4);
+      // A row may see nothing of a chunk, which is for rows behind it.
+      if (kChunks && top == -INFINITY) top = -0x1p+100f;
       keep[h] = exp2f(largest[h] - top);
       largest[h] = top;
       float total = 0;
@@ -256,23 +292,28 @@ __device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, 
     if (threadIdx.x == 0) barrier_arrive(empty + 8 * (i % 2));
   }
 
-  const int pages = (q.longest + kPageRows - 1) / kPageRows;
-  barrier_wait(x.used, (pages & 1) ^ 1);
+  barrier_wait(x.used, (stretch.pages() & 1) ^ 1);
   float inverse[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     all[h] += __shfl_xor_sync(kWholeWarp, all[h], 1);
     all[h] += __shfl_xor_sync(kWholeWarp, all[h], 2);
     inverse[h] = 1.0f / all[h];
+    if (kChunks && stretch.chunk >= 0) {
+      inverse[h] = 1;
+      if (t == 0 && mine[h] < q.count)
+        p.weights[part_of_query(p, stretch, q.first_query + mine[h])] = {largest[h], all[h]};
+    }
     if (t == 0) x.shrink[mine[h]] = inverse[h];
   }
   barrier_arrive(x.ready);
-  write_rows(p, q, sum, 0, mine, inverse[0], inverse[1]);
+  write_rows<kChunks>(p, q, stretch, sum, 0, mine, inverse[0], inverse[1]);
 }
 
 /// The second group: the right half, a page behind.
-__device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q, uint32_t queries,
-                                             uint32_t empty, const Exchange& x) {
+template <bool kChunks>
+__device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+                                             uint32_t queries, uint32_t empty, const Exchange& x) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4;
   const int mine[2] = {warp * 16 + g, warp * 16 + g + 8};
   const uint64_t first_weight = matrix_descriptor(shared_address(x.weights), 1024);
@@ -280,7 +321,7 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
 #pragma unroll
   for (int i = 0; i < 128; ++i) sum[i / 4][i % 4] = 0;
   int i = 0;
-  for (int from = 0; from < q.longest; from += kPageRows, ++i) {
+  for (int from = stretch.begin; from < stretch.end; from += kPageRows, ++i) {
     const uint32_t page = queries + (1 + i % 2) * kPageBytes;
     barrier_wait(x.ready, i & 1);
     scale_rows(sum, x.shrink[mine[0]], x.shrink[mine[1]]);
@@ -296,12 +337,24 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
     if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * (i % 2));
   }
   barrier_wait(x.ready, i & 1);
-  write_rows(p, q, sum, 256, mine, x.shrink[mine[0]], x.shrink[mine[1]]);
+  write_rows<kChunks>(p, q, stretch, sum, 256, mine, x.shrink[mine[0]], x.shrink[mine[1]]);
 }
 
 #endif
 
-template <bool kCoded>
+#ifdef SLUICE_WGMMA
+/// A tile of all queries of a step of one sequence, and a chunk of their context.
+__device__ __forceinline__ Queries queries_together(const MlaArgs& p, int tile, int chunk, Stretch& stretch) {
+  const int rows = p.step.header->rows, first = tile * kQueries;
+  const Queries q{0, first, min(kQueries, rows * p.q.heads - first), p.length_of(0)};
+  const int each = chunk_of(q.longest, p.most_chunks);
+  stretch = {chunk * each, min((chunk + 1) * each, q.longest), q.longest > each ? chunk : -1};
+  return q;
+}
+#endif
+
+/// kChunks: all rows are of one sequence (MlaArgs::together), grid: (tiles of their queries, chunks).
+template <bool kCoded, bool kChunks>
 __global__ void __launch_bounds__(kThreads, 1)
     mla_attend_prefill_kernel(const Timestamps timestamps, const MlaArgs p, int tiles) {
 #ifdef SLUICE_WGMMA
@@ -325,21 +378,29 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   // Whose queries, and where their page lies, is known before the kernels before have ended. Later rows see
   // more: they begin first.
-  const Queries q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
-  if (q.count <= 0) return pdl.wait();
+  Stretch stretch{};
+  Queries q;
+  if constexpr (kChunks) {
+    q = queries_together(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), stretch);
+  } else {
+    q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
+    stretch.end = q.longest;
+  }
+  if (q.count <= 0 || stretch.begin >= stretch.end) return pdl.wait();
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringing));
-    return kCoded ? bring_coded_pages(p, q, queries + kPageBytes, full, empty, pdl)
-                  : bring_pages(p, q, queries + kPageBytes, full, empty, pdl);
+    const WaitOnce wait{pdl, kChunks ? p.step.positions[0] : 0};
+    return kCoded ? bring_coded_pages(p, q, stretch, queries + kPageBytes, full, empty, wait)
+                  : bring_pages(p, q, stretch, queries + kPageBytes, full, empty, wait);
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAttending));
   pdl.wait();
   bring_queries(p, q, shared, factors);
   asm volatile("bar.sync 1, 256;" ::: "memory");
   if (threadIdx.x < 128) {
-    attend_left(p, q, queries, full, empty, exchange, factors);
+    attend_left<kChunks>(p, q, stretch, queries, full, empty, exchange, factors);
   } else {
-    attend_right(p, q, queries, empty, exchange);
+    attend_right<kChunks>(p, q, stretch, queries, empty, exchange);
   }
 #endif
 }
@@ -349,8 +410,23 @@ __global__ void __launch_bounds__(kThreads, 1)
 void mla_attend_prefill(const MlaArgs& args, const Context& context) {
   const int tiles = tiles_of_group(args.q.heads, kQueries);
   const int64_t groups = (context.step_rows + kGroupRows - 1) / kGroupRows;
-  launch(context, args.cache.coded > 0 ? mla_attend_prefill_kernel<true> : mla_attend_prefill_kernel<false>,
-         {dim3(static_cast<unsigned>(groups * tiles)), dim3(kThreads), kSharedBytes}, args, tiles);
+  launch(
+      context,
+      args.cache.coded > 0 ? mla_attend_prefill_kernel<true, false> : mla_attend_prefill_kernel<false, false>,
+      {dim3(static_cast<unsigned>(groups * tiles)), dim3(kThreads), kSharedBytes}, args, tiles);
+}
+
+void attend_together(const MlaArgs& args, const Context& context) {
+  const int64_t tiles = (context.step_rows * args.q.heads + kQueries - 1) / kQueries;
+  const int64_t pages = (std::max<int64_t>(1, context.longest) + kPageRows - 1) / kPageRows;
+  const int64_t chunks = std::min<int64_t>(args.most_chunks, pages);
+  LaunchShape shape{dim3(static_cast<unsigned>(tiles), static_cast<unsigned>(chunks)), dim3(kThreads),
+                    kSharedBytes};
+  shape.late = true;  // 8 rows of GLM-4.7-Flash behind 11,400 positions 47.2 -> 42.2 us a layer (H200)
+  launch(
+      context,
+      args.cache.coded > 0 ? mla_attend_prefill_kernel<true, true> : mla_attend_prefill_kernel<false, true>,
+      shape, args, 0);
 }
 
 }  // namespace sluice::backend::cuda

@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(kMlaRank / 4) join_parts(const Timestamps time
   pdl.wait();
   const int row = static_cast<int>(blockIdx.y), head = static_cast<int>(blockIdx.x), heads = p.q.heads;
   if (row >= p.step.header->rows) return;
-  const int length = p.step.positions[row] + 1, chunk_rows = chunk_of(length, p.most_chunks);
+  const int length = p.length_of(row), chunk_rows = chunk_of(length, p.most_chunks);
   const int chunks = (length + chunk_rows - 1) / chunk_rows;
   if (chunks == 1) return;
   const int64_t part = int64_t{row} * p.most_chunks;

@@ -366,6 +366,8 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
                   step_slot};
     if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, step_slot, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
+    bucket.one_sequence = groups_rows(bound_, bucket.rows, bucket.longest) && input.rows() > 1 &&
+                          input.end_of_sequence(0) == input.rows();
     bucket.no_outputs = input.outputs() == 0 && bound_.collectives != nullptr && graphs_.copies_outputs();
     return bucket;
   }

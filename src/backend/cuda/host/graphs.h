@@ -26,6 +26,7 @@ struct Bucket {
   int part = -1;               ///< of a step that runs part by part (program/places.h); -1: all of it
   int step_slot = 0;           ///< which slot of the steps in flight it has
   bool no_outputs = false;     ///< where copies_outputs(): nothing gives logits
+  bool one_sequence = false;   ///< where groups_rows(): all rows are neighbours in one sequence
 
   auto operator<=>(const Bucket&) const = default;
 };
@@ -36,6 +37,10 @@ struct Bucket {
 /// a capture, are left to the step that first needs them.
 std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
                                     int64_t longest);
+
+/// Whether steps of so many rows of one sequence have kernels of their own: they see the same context, and
+/// latent attention reads that once for several of them.
+bool groups_rows(const Bound& bound, int64_t rows, int64_t longest);
 
 /// Memory of the device that so many graphs take, by what was measured an op.
 int64_t graph_bytes(const Bound& bound, size_t graphs);

@@ -40,6 +40,7 @@ struct Context {
   int64_t output_rows;   ///< likewise
   int64_t longest;       ///< no row's context is longer
   bool prompts_alone;    ///< no row but those of long stretches of prompts (host/prompts.h)
+  bool one_sequence;     ///< all rows are neighbours in one sequence: drafts, or a short prompt
   char* scratch;         ///< scratch_bytes of it
   const int32_t* drawn;  ///< by outputs of the step before, for following()
   cudaStream_t stream;
