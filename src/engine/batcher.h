@@ -147,6 +147,7 @@ class Batcher {
 
   void pace_draws();
   void draft();
+  int32_t any_token(int64_t number) const;
   static bool may_draft(const Sequence& sequence);
   bool choose_drafts(size_t unknown);
   void find_draft(Job& job, Draft& draft, size_t unknown);

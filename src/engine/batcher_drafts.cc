@@ -15,8 +15,9 @@ void Batcher::draft() {
     if (!may_draft(*sequence)) continue;
     Job& job = job_of(sequence);
     sequence->drafted = draft->length;
+    // At no cost, but another token each: rows of the same one would be sent to the same experts.
     if (job.request.accepts && !predictor_)
-      for (int64_t i = 0; i < draft->length; ++i) job.prediction.add(job.tokens.back());
+      for (int64_t i = 0; i < draft->length; ++i) job.prediction.add(any_token(std::ssize(job.tokens) + i));
     if (draft->predicted && draft->length > 0) asks_.push_back({&job, &job.prediction, sequence->drafted});
     ++draft;
   }
@@ -52,6 +53,11 @@ void Batcher::hand_on(const Planned& step) {
 void Batcher::follow() {
   if (handed_on_) predictor_->follow(scheduler_.running());
   handed_on_ = false;
+}
+
+int32_t Batcher::any_token(int64_t number) const {
+  constexpr uint64_t kStride = 2654435761;  // of Fibonacci hashing: neighbours lie far from each other
+  return static_cast<int32_t>(static_cast<uint64_t>(number) * kStride % vocabulary_);
 }
 
 bool Batcher::may_draft(const Sequence& sequence) { return !sequence.in_long_step && !sequence.rests; }
