@@ -220,10 +220,6 @@ void expect_no_other_samplers(Fields& fields) {
                  "adaptive_decay", "early_stopping"});
 }
 
-}  // namespace
-
-namespace {
-
 /// Any 64 bits, with a sign or without; -1 is none.
 uint64_t read_seed(Fields& fields) {
   const Json* given = fields.any("seed");
