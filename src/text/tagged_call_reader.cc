@@ -16,12 +16,14 @@
 namespace sluice::text {
 namespace {
 
-/// Bytes at the end of the text that may be the beginning of the tag.
+/// Bytes at the end of the text that may be the beginning of the tag. Every byte of a value is asked: places
+/// where the tag's first one does not stand are passed over.
 size_t partial_tag(std::string_view text, std::string_view tag) {
   if (tag.empty()) return 0;
-  size_t held = std::min(text.size(), tag.size() - 1);
-  while (!tag.starts_with(text.substr(text.size() - held))) --held;
-  return held;
+  const std::string_view end = text.substr(text.size() - std::min(text.size(), tag.size() - 1));
+  size_t at = end.find(tag.front());
+  while (at != std::string_view::npos && !tag.starts_with(end.substr(at))) at = end.find(tag.front(), at + 1);
+  return at == std::string_view::npos ? 0 : end.size() - at;
 }
 
 class TaggedReader : public CallReader {
