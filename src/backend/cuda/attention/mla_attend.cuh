@@ -17,6 +17,8 @@ inline constexpr int kMlaQ8Bytes = 672, kMlaQ8Exact = 512, kMlaQ8Scales = 640;
 /// From row to row of halves in shared memory, bytes: banks differ.
 inline constexpr int kMlaPitch = kMlaWidth * 2 + 16;
 inline constexpr int kMostChunks = 128;
+/// Rows that fill a device one by one, their contexts in chunks; more of them are taken many at a time.
+inline constexpr int64_t kSplitRows = 64;
 
 struct MlaArgs {
   StepView step;

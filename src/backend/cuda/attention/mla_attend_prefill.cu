@@ -10,6 +10,9 @@
 // row's bits depend on its own context alone: pages are the same steps for everybody, and what a row does not
 // see has weight 0.
 //
+// Of fewer rows, neighbours in one sequence, a thread block takes a chunk of the context that they share, and
+// join_chunks puts chunks together. Those are of the last row's context, so rows' bits depend on it, too.
+//
 // Bound by the tensor cores: a page takes 64 x 64 x 1,088 products, 2,176 cycles of them, with nothing beside
 // the softmax.
 #include <cuda_fp16.h>
@@ -68,18 +71,18 @@ __device__ __forceinline__ void bring_queries(const MlaArgs& p, const Queries& q
 }
 
 /// The positions that a block takes of its queries' context, whole pages but for the last one.
-struct Stretch {
+struct Chunk {
   int begin, end;
-  int chunk = -1;  ///< of several that are put together later; -1: all
+  int number = -1;  ///< of several that are put together later; -1: it is the whole context
 
   __device__ __forceinline__ int pages() const { return (end - begin + kPageRows - 1) / kPageRows; }
 };
 
-/// Waits before the first page that may have rows of this step. Of a stretch of several its begin has not,
-/// but for the last one's.
+/// Waits for the launch before as late as may be: before the first page that has rows of this step. Only the
+/// last chunks of a context have such.
 struct WaitOnce {
   const PdlLink& pdl;
-  int before;  ///< positions below it are there already
+  int before;  ///< positions below it are there from earlier steps; 0: nothing is known
   bool waits = true;
 
   __device__ __forceinline__ void operator()(int end) {
@@ -91,13 +94,13 @@ struct WaitOnce {
 
 /// The third group: page after page into two buffers. Thread 8 r + u takes unit u of every block of rows r, r
 /// + 16, ..., whose place within a block is the same for all.
-__device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+__device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, const Chunk& chunk,
                                             uint32_t buffers, uint32_t full, uint32_t empty, WaitOnce wait) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
   const uint32_t place = buffers + swizzled(row, unit);
-  for (int from = stretch.begin, i = 0; from < stretch.end; from += kPageRows, ++i) {
+  for (int from = chunk.begin, i = 0; from < chunk.end; from += kPageRows, ++i) {
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from)) + unit * 16;
-    const int count = min(kPageRows, stretch.end - from);
+    const int count = min(kPageRows, chunk.end - from);
     const uint32_t to = place + i % 2 * kPageBytes;
     wait(from + count);
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
@@ -117,7 +120,7 @@ __device__ __forceinline__ void bring_pages(const MlaArgs& p, const Queries& q, 
 
 /// The same of rows in eight bits: a thread takes four times sixteen codes of a row at once, through
 /// registers; what is binary16 is copied.
-__device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+__device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Queries& q, const Chunk& chunk,
                                                   uint32_t buffers, uint32_t full, uint32_t empty,
                                                   WaitOnce wait) {
   const int thread = threadIdx.x - 256, row = thread / 8, unit = thread % 8;
@@ -125,9 +128,9 @@ __device__ __forceinline__ void bring_coded_pages(const MlaArgs& p, const Querie
   const uint32_t low = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2);
   const uint32_t high = buffers + unit / 4 * kBlockBytes + swizzled(row, unit % 4 * 2 + 1);
   const uint32_t exact = buffers + (kBlocks - 1) * kBlockBytes + swizzled(row, unit);
-  for (int from = stretch.begin, i = 0; from < stretch.end; from += kPageRows, ++i) {
+  for (int from = chunk.begin, i = 0; from < chunk.end; from += kPageRows, ++i) {
     const char* page = p.cache.row(p.layer, p.step.slot_of(q.first_row, from));
-    const int count = min(kPageRows, stretch.end - from);
+    const int count = min(kPageRows, chunk.end - from);
     const uint32_t to = i % 2 * kPageBytes;
     wait(from + count);
     barrier_wait(empty + 8 * (i % 2), (i / 2 & 1) ^ 1);
@@ -181,14 +184,14 @@ __device__ __forceinline__ void scale_rows(float (&sum)[32][4], float low, float
 }
 
 /// A query's place among the parts of a row's contexts.
-__device__ __forceinline__ int64_t part_of_query(const MlaArgs& p, const Stretch& stretch, int query) {
+__device__ __forceinline__ int64_t part_of_query(const MlaArgs& p, const Chunk& chunk, int query) {
   const int row = query / p.q.heads;
-  return (int64_t{row} * p.most_chunks + stretch.chunk) * p.q.heads + query - row * p.q.heads;
+  return (int64_t{row} * p.most_chunks + chunk.number) * p.q.heads + query - row * p.q.heads;
 }
 
 /// Writes this thread's part of the result, or of a chunk: 256 columns of two queries.
 template <bool kChunks>
-__device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+__device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, const Chunk& chunk,
                                            const float (&sum)[32][4], int first_column, const int (&mine)[2],
                                            float low, float high) {
   const int t = threadIdx.x % 4;
@@ -198,7 +201,7 @@ __device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, c
     const int query = q.first_query + mine[h];
     const float factor = h == 0 ? low : high;
     float* to = p.out(q.first_row + query / p.q.heads, query % p.q.heads);
-    if (kChunks && stretch.chunk >= 0) to = p.parts + part_of_query(p, stretch, query) * kMlaRank;
+    if (kChunks && chunk.number >= 0) to = p.parts + part_of_query(p, chunk, query) * kMlaRank;
     to += first_column + 2 * t;
 #pragma unroll
     for (int n = 0; n < 32; ++n) {
@@ -209,7 +212,7 @@ __device__ __forceinline__ void write_rows(const MlaArgs& p, const Queries& q, c
 
 /// The first group: scores, weights, left half.
 template <bool kChunks>
-__device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+__device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, const Chunk& chunk,
                                             uint32_t queries, uint32_t full, uint32_t empty,
                                             const Exchange& x, const float* factors) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4, t = lane % 4;
@@ -227,7 +230,7 @@ __device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, 
 #pragma unroll
   for (int i = 0; i < 128; ++i) sum[i / 4][i % 4] = 0;
 
-  for (int from = stretch.begin, i = 0; from < stretch.end; from += kPageRows, ++i) {
+  for (int from = chunk.begin, i = 0; from < chunk.end; from += kPageRows, ++i) {
     const uint32_t page = queries + (1 + i % 2) * kPageBytes;
     barrier_wait(full + 8 * (i % 2), i / 2 & 1);
     float score[8][4];
@@ -292,27 +295,27 @@ __device__ __forceinline__ void attend_left(const MlaArgs& p, const Queries& q, 
     if (threadIdx.x == 0) barrier_arrive(empty + 8 * (i % 2));
   }
 
-  barrier_wait(x.used, (stretch.pages() & 1) ^ 1);
+  barrier_wait(x.used, (chunk.pages() & 1) ^ 1);
   float inverse[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     all[h] += __shfl_xor_sync(kWholeWarp, all[h], 1);
     all[h] += __shfl_xor_sync(kWholeWarp, all[h], 2);
     inverse[h] = 1.0f / all[h];
-    if (kChunks && stretch.chunk >= 0) {
+    if (kChunks && chunk.number >= 0) {
       inverse[h] = 1;
       if (t == 0 && mine[h] < q.count)
-        p.weights[part_of_query(p, stretch, q.first_query + mine[h])] = {largest[h], all[h]};
+        p.weights[part_of_query(p, chunk, q.first_query + mine[h])] = {largest[h], all[h]};
     }
     if (t == 0) x.shrink[mine[h]] = inverse[h];
   }
   barrier_arrive(x.ready);
-  write_rows<kChunks>(p, q, stretch, sum, 0, mine, inverse[0], inverse[1]);
+  write_rows<kChunks>(p, q, chunk, sum, 0, mine, inverse[0], inverse[1]);
 }
 
 /// The second group: the right half, a page behind.
 template <bool kChunks>
-__device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q, const Stretch& stretch,
+__device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q, const Chunk& chunk,
                                              uint32_t queries, uint32_t empty, const Exchange& x) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, g = lane / 4;
   const int mine[2] = {warp * 16 + g, warp * 16 + g + 8};
@@ -321,7 +324,7 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
 #pragma unroll
   for (int i = 0; i < 128; ++i) sum[i / 4][i % 4] = 0;
   int i = 0;
-  for (int from = stretch.begin; from < stretch.end; from += kPageRows, ++i) {
+  for (int from = chunk.begin; from < chunk.end; from += kPageRows, ++i) {
     const uint32_t page = queries + (1 + i % 2) * kPageBytes;
     barrier_wait(x.ready, i & 1);
     scale_rows(sum, x.shrink[mine[0]], x.shrink[mine[1]]);
@@ -337,18 +340,18 @@ __device__ __forceinline__ void attend_right(const MlaArgs& p, const Queries& q,
     if (threadIdx.x % 128 == 0) barrier_arrive(empty + 8 * (i % 2));
   }
   barrier_wait(x.ready, i & 1);
-  write_rows<kChunks>(p, q, stretch, sum, 256, mine, x.shrink[mine[0]], x.shrink[mine[1]]);
+  write_rows<kChunks>(p, q, chunk, sum, 256, mine, x.shrink[mine[0]], x.shrink[mine[1]]);
 }
 
 #endif
 
 #ifdef SLUICE_WGMMA
 /// A tile of all queries of a step of one sequence, and a chunk of their context.
-__device__ __forceinline__ Queries queries_together(const MlaArgs& p, int tile, int chunk, Stretch& stretch) {
+__device__ __forceinline__ Queries queries_together(const MlaArgs& p, int tile, int number, Chunk& chunk) {
   const int rows = p.step.header->rows, first = tile * kQueries;
   const Queries q{0, first, min(kQueries, rows * p.q.heads - first), p.length_of(0)};
   const int each = chunk_of(q.longest, p.most_chunks);
-  stretch = {chunk * each, min((chunk + 1) * each, q.longest), q.longest > each ? chunk : -1};
+  chunk = {number * each, min((number + 1) * each, q.longest), q.longest > each ? number : -1};
   return q;
 }
 #endif
@@ -378,29 +381,29 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncthreads();
   // Whose queries, and where their page lies, is known before the kernels before have ended. Later rows see
   // more: they begin first.
-  Stretch stretch{};
+  Chunk chunk{};
   Queries q;
   if constexpr (kChunks) {
-    q = queries_together(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), stretch);
+    q = queries_together(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), chunk);
   } else {
     q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles);
-    stretch.end = q.longest;
+    chunk.end = q.longest;
   }
-  if (q.count <= 0 || stretch.begin >= stretch.end) return pdl.wait();
+  if (q.count <= 0 || chunk.begin >= chunk.end) return pdl.wait();
   if (threadIdx.x >= 256) {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kBringing));
     const WaitOnce wait{pdl, kChunks ? p.step.positions[0] : 0};
-    return kCoded ? bring_coded_pages(p, q, stretch, queries + kPageBytes, full, empty, wait)
-                  : bring_pages(p, q, stretch, queries + kPageBytes, full, empty, wait);
+    return kCoded ? bring_coded_pages(p, q, chunk, queries + kPageBytes, full, empty, wait)
+                  : bring_pages(p, q, chunk, queries + kPageBytes, full, empty, wait);
   }
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAttending));
   pdl.wait();
   bring_queries(p, q, shared, factors);
   asm volatile("bar.sync 1, 256;" ::: "memory");
   if (threadIdx.x < 128) {
-    attend_left<kChunks>(p, q, stretch, queries, full, empty, exchange, factors);
+    attend_left<kChunks>(p, q, chunk, queries, full, empty, exchange, factors);
   } else {
-    attend_right<kChunks>(p, q, stretch, queries, empty, exchange);
+    attend_right<kChunks>(p, q, chunk, queries, empty, exchange);
   }
 #endif
 }

@@ -155,8 +155,8 @@ bool serves_weight(const Program& p, TensorId in, TensorId weight, quant::Type t
 /// Outputs an SM of a matrix that is taken for an expert, at least: 16 for each of 16 warps.
 constexpr int64_t kOutputsOfExpert = 256;
 
-/// Whether the one weight is taken for an expert. Of Q6_K and of tables that is
-/// no gain: 16 outputs of 2,048 columns take 4,000 to 5,000 instructions.
+/// Whether the one weight is taken for an expert. Of Q6_K and of tables that is no gain: 16 outputs of 2,048
+/// columns take 4,000 to 5,000 instructions.
 bool is_as_expert(const Program& p, const NormMatmul& op, const Sizes& sizes) {
   const Tensor &x = p[op.in.id], &w = p[op.a.id];
   return !op.b && !op.c && !op.d && w.type != quant::Type::Q6_K && !int8_mma::by_table(w.type) &&

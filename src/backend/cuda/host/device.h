@@ -72,9 +72,6 @@ struct Run {
 /// Steps that may be in flight: what the host fills for a step, or reads of it, has a place for each.
 inline constexpr int kStepSlots = 2;
 
-/// Rows that fill a device one by one, their contexts in chunks; more of them are taken many at a time.
-inline constexpr int64_t kSplitRows = 64;
-
 /// Sizes of a step that vary within a captured graph.
 struct StepHeader {
   int32_t rows, outputs, pages_per_sequence;
