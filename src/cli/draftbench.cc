@@ -97,9 +97,9 @@ void draftbench(const DraftBenchOptions& options) {
          options.drafts.by, options.drafts.most);
   const bool simulates = options.accept >= 0;
   if (!simulates || options.drafts.by == "mtp")
-    prepare_drafts(model, *backend, options.drafts, options.cache);
+    prepare_drafts(model, *backend, options.drafts, options.cache, options.batch_invariant);
   const PromptRows rows = prefill_rows(model.spec, *backend).within(context);
-  program::CompileOptions compile{rows.most, 1 + drafts, 0};
+  program::CompileOptions compile{rows.most, 1 + drafts, 0, options.batch_invariant};
   compile.warm = true;
   checked_plan(model, *backend, compile, context, options.force);
   compile.cache_pages = engine::KvPool::pages_for(context);
@@ -177,8 +177,9 @@ void add_draftbench(CLI::App& app) {
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
-  command->add_option("--backend", options->backend, "cpu or ref")->capture_default_str();
+  command->add_option("--backend", options->backend, kBackendHelp)->capture_default_str();
   add_draft_options(*command, options->drafts);
+  add_invariant_option(*command, options->batch_invariant);
   command->add_flag("--force", options->force, "load even when memory is too small");
   command->add_flag("--json", options->json, "print JSON");
   add_loading_option(*command, options->no_repack);

@@ -49,12 +49,18 @@ void add_draft_options(CLI::App& command, DraftOptions& options) {
       ->default_str(options.by);
 }
 
+void add_invariant_option(CLI::App& command, bool& batch_invariant) {
+  command.add_flag("--batch-invariant", batch_invariant,
+                   "the same request gives the same text whatever is drafted and runs beside it; costs some "
+                   "speed");
+}
+
 int64_t draft_tokens(const program::Backend& backend, const DraftOptions& wanted) {
   return wanted.by == "none" ? 0 : std::min(wanted.most, backend.facts().draft_rows - 1);
 }
 
 void prepare_drafts(OpenedModel& model, const program::Backend& backend, const DraftOptions& options,
-                    quant::Type cache) {
+                    quant::Type cache, bool batch_invariant) {
   const bool only = options.by == "mtp";
   if (!only && options.by != "auto") return;
   if (draft_tokens(backend, options) < 1) {
@@ -66,6 +72,8 @@ void prepare_drafts(OpenedModel& model, const program::Backend& backend, const D
   std::optional<std::string> why_not;
   if (!backend.facts().hidden_rows) {
     why_not = fmt::format("not on the backend {} yet; cpu, cuda and ref have it", backend.name());
+  } else if (batch_invariant && !backend.facts().invariant_parts) {
+    why_not = fmt::format("not with --batch-invariant on the backend {}", backend.name());
   } else if (model.packed != nullptr) {
     why_not = "a packed file has no block of multi-token prediction";
   } else {

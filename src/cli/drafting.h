@@ -22,13 +22,16 @@ struct DraftOptions {
 /// Adds --draft and --draft-max.
 void add_draft_options(CLI::App& command, DraftOptions& options);
 
+/// Adds --batch-invariant.
+void add_invariant_option(CLI::App& command, bool& batch_invariant);
+
 /// EngineOptions::draft_tokens: as many as are wanted and pay on the backend.
 int64_t draft_tokens(const program::Backend& backend, const DraftOptions& wanted);
 
 /// Adds the block of multi-token prediction to the model (Model::add_prediction), where the options and the
 /// backend say that it drafts. Throws Error why not, if nothing else is wanted.
 void prepare_drafts(OpenedModel& model, const program::Backend& backend, const DraftOptions& options,
-                    quant::Type cache);
+                    quant::Type cache, bool batch_invariant = false);
 
 /// A model's executable, and that of its block if it has one that drafts: beside the other, which outlives
 /// it.

@@ -96,6 +96,7 @@ void add_generation_options(CLI::App& command, GenerationOptions& options) {
   command.add_option("--backend", options.backend, kBackendHelp)->capture_default_str();
   add_draft_options(command, options.drafts);
   command.add_flag("--force", options.force, "load even when memory is too small");
+  add_invariant_option(command, options.batch_invariant);
   add_loading_option(command, options.no_repack);
   add_gpu_memory_option(command, options.gpu);
   add_rank_options(command, options.ranks);
@@ -127,12 +128,12 @@ LoadedModel::LoadedModel(const CLI::App& command, const GenerationOptions& optio
                           {options.gpu, options.context}, options.ranks);
   PromptRows rows = prefill_rows(model_.spec, *backend_);
   const int64_t drafts = draft_tokens(*backend_, options.drafts), outputs = 1 + drafts;
-  prepare_drafts(model_, *backend_, options.drafts, options.cache);
-  const engine::LoadPlan plan =
-      checked_plan(model_, *backend_, {rows.most, outputs, 0}, options.context, options.force);
+  prepare_drafts(model_, *backend_, options.drafts, options.cache, options.batch_invariant);
+  program::CompileOptions compile{rows.most, outputs, 0, options.batch_invariant};
+  const engine::LoadPlan plan = checked_plan(model_, *backend_, compile, options.context, options.force);
   rows = rows.within(plan.context);
-  executables_ = compile_drafting(
-      *backend_, model_, {rows.most, outputs, engine::KvPool::pages_for(plan.context)}, loading_bar());
+  compile.max_rows = rows.most, compile.cache_pages = engine::KvPool::pages_for(plan.context);
+  executables_ = compile_drafting(*backend_, model_, compile, loading_bar());
   generator_.emplace(*executables_.model, tokenizer_, plan.context, rows.most, rows.shallow, drafts,
                      executables_.predictor.get(), options.drafts.look_up());
 }

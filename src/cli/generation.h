@@ -39,6 +39,7 @@ struct GenerationOptions {
   std::vector<std::string> stops;
   bool force = false;
   bool no_repack = false;
+  bool batch_invariant = false;  ///< the same text whatever is drafted
   GpuShare gpu = {};
   DraftOptions drafts = {};
   quant::Type cache = quant::Type::F16;

@@ -248,8 +248,7 @@ void add_load(CLI::App& app) {
       ->add_option("--max-itl", options->max_itl_ms, "milliseconds between two tokens; 0: 1000, on a GPU 100")
       ->check(number_range(0.0, 1e6))
       ->capture_default_str();
-  command->add_flag("--batch-invariant", options->batch_invariant,
-                    "one order of every sum, whatever a step holds");
+  add_invariant_option(*command, options->batch_invariant);
   command->add_option("-t,--threads", options->threads, "threads; 0: all that are usable")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();

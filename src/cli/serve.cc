@@ -407,8 +407,7 @@ void add_serve(CLI::App& app) {
   add_draft_options(*command, options->drafts);
   command->add_flag("--trust-user-tokens", options->trust_user_tokens,
                     "tags in users' and tools' words (<think>, <tool_call>) are the model's tags");
-  command->add_flag("--batch-invariant", options->batch_invariant,
-                    "the same request gives the same text whatever runs beside it; costs some speed");
+  add_invariant_option(*command, options->batch_invariant);
   command->add_flag("--force", options->force, "load even when memory is too small");
   add_loading_option(*command, options->no_repack);
   add_gpu_memory_option(*command, options->gpu);

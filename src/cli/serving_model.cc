@@ -103,18 +103,12 @@ ServingModel::ServingModel(const CLI::App& command, const ServingOptions& option
     const program::Program cut = backend_->bind({model_.program, model_.weights}, {}).program;
     note("[ {} ]\n", shared_text(cut, *peaks));
   }
-  if (options.batch_invariant && options.ranks.pipeline_parallel > 1 &&
-      backend_->name().find("cuda") != std::string::npos)
-    throw UsageError(
-        "--batch-invariant: not with --pipeline-parallel on GPUs, which then run rows one by one");
-  if (options.batch_invariant && options.drafts.by == "mtp" && backend_->name() == "cuda")
-    throw UsageError("--batch-invariant: not with --draft mtp on a GPU, which then runs rows one by one");
   PromptRows rows = serving_rows(model_.spec, *backend_, options.rows, options.parallel);
   engine::EngineOptions engine;
   engine.max_sequences = options.parallel;
   engine.draft_tokens = draft_tokens(*backend_, options.drafts);
   engine.look_up = options.drafts.look_up();
-  prepare_drafts(model_, *backend_, options.drafts, options.cache);
+  prepare_drafts(model_, *backend_, options.drafts, options.cache, options.batch_invariant);
   engine.scored_rows = std::min(rows.most, kScoredRows);
   program::CompileOptions compile{rows.most, engine.outputs(), 0};
   compile.batch_invariant = options.batch_invariant;

@@ -46,6 +46,9 @@ struct Facts {
   double itl_ms = 1000;
   /// Whether a step runs part by part (Executable::run_part): it can be one place of several.
   bool parts = false;
+  /// Whether that and hidden_rows hold for batch-invariant executables, too
+  /// (CompileOptions::batch_invariant).
+  bool invariant_parts = false;
   /// Whether programs may begin with hidden states and leave some (Program::hidden_in, hidden_out).
   bool hidden_rows = false;
   /// Whether programs may have streamed weights (Tensor::streamed), and share caches

@@ -304,6 +304,11 @@ CompileOptions options_over_places(CompileOptions options, bool streams) {
 }
 
 // Graphs are made when a step needs them.
+void check_runs_parts(const Backend& backend, const CompileOptions& options) {
+  if (options.batch_invariant && !backend.facts().invariant_parts)
+    fail("--batch-invariant: not where several devices share a model and one of them is {}", backend.name());
+}
+
 CompileOptions options_of_streamed(CompileOptions options) {
   options.aside_rows = 0;
   options.warm = false;

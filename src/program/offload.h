@@ -77,6 +77,8 @@ bool streams(const Offload& offload, const Backend& first, const CompileOptions&
 /// What each place is compiled for, and what the program is that runs streamed steps at the first.
 CompileOptions options_over_places(CompileOptions options, bool streams);
 CompileOptions options_of_streamed(CompileOptions options);
+/// Throws Error where steps are to be batch-invariant and such steps of the backend do not run part by part.
+void check_runs_parts(const Backend& backend, const CompileOptions& options);
 
 /// Of a backend whose memory was fitted for steps of so many rows. Who wants to know asks by a dynamic_cast.
 class FittedRows {

@@ -27,6 +27,7 @@
 #include "model/model.h"
 #include "program/offload.h"
 #include "support/ahead_executable.h"
+#include "support/answers.h"
 #include "support/recorder.h"
 #include "support/small_model.h"
 #include "support/wrapped_executable.h"
@@ -34,7 +35,7 @@
 namespace sluice::engine {
 namespace {
 
-using test::Recorder;
+using test::Answer, test::answer_of, test::Recorder, test::varied_requests;
 
 const char* const kTales = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
 /// Rows of steps whose products add up in the order of one row's at every tier: amx multiplies matrices on
@@ -209,45 +210,6 @@ TEST(PausedSteps, TakeTheMemoryThatIsPlannedForThem) {
   EXPECT_EQ(taken[1] - taken[0], planned[1] - planned[0]);
 }
 
-/// All that a reader can see of an answer.
-struct Answer {
-  std::vector<int32_t> tokens;
-  std::string text;
-  std::vector<float> logprobs;
-  Finish finish;
-  bool operator==(const Answer&) const = default;
-};
-
-void PrintTo(const Answer& answer, std::ostream* out) { *out << answer.text; }
-
-Answer answer_of(Recorder& listener) {
-  const Finish finish = listener.wait().finish;
-  return {listener.tokens, listener.text, listener.logprobs, finish};
-}
-
-/// Requests of all kinds; the prompts of some begin alike.
-std::vector<Request> requests(const text::Tokenizer& tokenizer, int64_t answer) {
-  const std::string opening = "Once upon a time there was a king who had three daughters, and the youngest";
-  std::string tale = opening;
-  for (int i = 0; i < 12; ++i)
-    tale += " went into the wood, and there she met a fox who spoke to her, and she";
-  const std::string prompts[] = {
-      opening, tale, tale + " said", "The fox", tale.substr(0, 400), opening + " of them", "A", tale};
-  std::vector<Request> out;
-  for (const std::string& prompt : prompts) {
-    Request request{.prompt = tokenizer.encode(prompt, true), .max_tokens = answer};
-    const size_t i = out.size();
-    request.sampling.seed = 40 + i;
-    request.sampling.temperature = i % 4 == 0 ? 0 : 0.9f;
-    if (i % 3 == 1) request.sampling.repeat_penalty = 1.2f;
-    if (i == 5) request.sampling.logit_bias = {{request.prompt[0], -3.0f}, {request.prompt[1], 1.0f}};
-    request.top_logprobs = static_cast<int32_t>(i % 4) - 1;
-    if (i == 6) request.stops = {"the"};
-    out.push_back(std::move(request));
-  }
-  return out;
-}
-
 std::vector<Answer> one_by_one(Served& served, const std::vector<Request>& requests) {
   std::vector<Answer> out;
   for (const Request& request : requests) {
@@ -293,7 +255,7 @@ test::AheadExecutable& run_ahead(Served& served, bool eager) {
 TEST_P(EngineModel, NeighboursAndCachedPrefixesChangeNothingInStepsOfFewRows) {
   Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60},
                 false);
-  const auto all = requests(served.tokenizer, 40);
+  const auto all = varied_requests(served.tokenizer, 40);
   expect_same_together(served, all, one_by_one(served, all));
 }
 
@@ -302,14 +264,14 @@ TEST_P(EngineModel, StepsThatPauseChangeNothing) {
   const EngineOptions options{
       .context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60, .max_itl_ms = 0.1};
   Served served(GetParam(), kTales, options, false, kFewRows - 1);
-  const auto all = requests(served.tokenizer, 40);
+  const auto all = varied_requests(served.tokenizer, 40);
   expect_same_together(served, all, one_by_one(served, all));
 }
 
 TEST_P(EngineModel, DraftsChangeNothing) {
   EngineOptions options{.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60};
   Served plain(GetParam(), kTales, options, false);
-  auto all = requests(plain.tokenizer, 120);
+  auto all = varied_requests(plain.tokenizer, 120);
   for (size_t i : {0, 3}) {  // a text that repeats itself, by a model that likes to
     Request again = all[i];
     again.prompt.insert(again.prompt.end(), all[i].prompt.begin(), all[i].prompt.end());
@@ -374,7 +336,7 @@ TEST_P(EngineModel, PromptsAreScoredLikeTheirTexts) {
   const auto whole = served.backend->compile(served.model.program, served.model.weights, compile);
   const auto judge = backend::make_ref_backend();
   const auto reference = judge->compile(served.model.program, served.model.weights, compile);
-  auto all = requests(served.tokenizer, 150);
+  auto all = varied_requests(served.tokenizer, 150);
   std::vector<TextScores> expected;
   for (size_t i = 0; i < all.size(); ++i) {
     all[i].top_logprobs = static_cast<int32_t>(i % 3);
@@ -414,7 +376,7 @@ TEST_P(EngineModel, PromptsAreScoredLikeTheirTexts) {
 TEST_P(EngineModel, NeighboursChangeNothingInAnyStepThatIsBatchInvariant) {
   Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 6, .max_rows = 256, .pages = 60},
                 true);
-  const auto all = requests(served.tokenizer, 40);
+  const auto all = varied_requests(served.tokenizer, 40);
   const auto alone = one_by_one(served, all);
   expect_same_together(served, all, alone);
   Served narrow(GetParam(), kTales, {.context = 1024, .max_sequences = 6, .max_rows = 7, .pages = 60}, true);
@@ -431,24 +393,9 @@ TEST_P(EngineModel, BatchInvariantHoldsForASyntheticGlmFile) {
       std::filesystem::temp_directory_path() / ("engine-" + std::to_string(::getpid()) + ".gguf");
   test::write_small_model("glm-4.7-flash", "q4_0", path);
   const EngineOptions options{.context = 256, .max_sequences = 6, .max_rows = 128, .pages = 24};
-  const auto random_requests = [](const text::Tokenizer& tokenizer) {
-    std::mt19937 random(3);
-    std::vector<Request> out;
-    for (uint64_t i = 0; i < 10; ++i) {
-      Request request{.max_tokens = 60, .ignore_end = true, .top_logprobs = 0};
-      if (i % 3 > 0) request.prompt = out.back().prompt;
-      for (uint32_t more = 1 + random() % 70; more > 0; --more)
-        request.prompt.push_back(static_cast<int32_t>(random() % static_cast<uint32_t>(tokenizer.size())));
-      request.prompt.resize(std::min<size_t>(request.prompt.size(), 190));
-      request.sampling = {
-          .temperature = i % 2 == 0 ? 0 : 1.0f, .top_k = 0, .top_p = 1, .min_p = 0, .seed = i};
-      out.push_back(std::move(request));
-    }
-    return out;
-  };
   {
     Served served(GetParam(), path, options, true);
-    const auto all = random_requests(served.tokenizer);
+    const auto all = test::random_requests(served.tokenizer.size());
     expect_same_together(served, all, one_by_one(served, all));
   }
   std::filesystem::remove(path);
@@ -505,7 +452,7 @@ TEST_P(EngineModel, PreemptionChangesNoText) {
 TEST_P(EngineModel, SeveralAnswersToOnePromptReadItOnce) {
   Served served(GetParam(), kTales, {.context = 1024, .max_sequences = 8, .max_rows = kFewRows, .pages = 60},
                 false);
-  const auto prompt = requests(served.tokenizer, 1)[1].prompt;
+  const auto prompt = varied_requests(served.tokenizer, 1)[1].prompt;
   ASSERT_GT(prompt.size(), 129u);
   Engine engine(*served.executable, served.tokenizer, served.options);
   std::vector<std::shared_ptr<Recorder>> listeners;
@@ -528,7 +475,7 @@ TEST_P(EngineModel, SeveralAnswersToOnePromptReadItOnce) {
 /// Greedy requests whose tokens are all that is asked of them, so that steps can begin ahead; they end in
 /// many ways.
 std::vector<Request> plain_requests(const text::Tokenizer& tokenizer) {
-  std::vector<Request> out = requests(tokenizer, 0);
+  std::vector<Request> out = varied_requests(tokenizer, 0);
   for (size_t i = 0; i < out.size(); ++i) {
     out[i].sampling = {.temperature = i % 4 < 2 ? 0 : 0.9f, .top_k = 20 + static_cast<int32_t>(i), .seed = i};
     out[i].top_logprobs = -1;
@@ -542,7 +489,7 @@ TEST_P(EngineModel, StepsThatBeginAheadChangeNothing) {
   for (const bool eager : {false, true}) {
     Served served(GetParam(), kTales,
                   {.context = 1024, .max_sequences = 6, .max_rows = kFewRows, .pages = 60}, false);
-    const auto plain = plain_requests(served.tokenizer), mixed = requests(served.tokenizer, 40);
+    const auto plain = plain_requests(served.tokenizer), mixed = varied_requests(served.tokenizer, 40);
     const auto plain_alone = one_by_one(served, plain), mixed_alone = one_by_one(served, mixed);
     test::AheadExecutable& executable = run_ahead(served, eager);
     expect_same_together(served, plain, plain_alone);
@@ -614,7 +561,7 @@ TEST_P(EngineModel, ManyStreamsWithRandomCancels) {
                    .pages = 40,
                    .max_itl_ms = pausing ? 1.0 : 1000.0},
                   false, pausing ? 24 : 0);
-    const auto kinds = ahead ? plain_requests(served.tokenizer) : requests(served.tokenizer, 60);
+    const auto kinds = ahead ? plain_requests(served.tokenizer) : varied_requests(served.tokenizer, 60);
     if (ahead) run_ahead(served, false);
     Engine engine(*served.executable, served.tokenizer, served.options);
     std::vector<std::thread> clients;

@@ -48,18 +48,6 @@ TEST(CudaRuns, GiveTheSameBitsEveryTime) {
   }
 }
 
-TEST(CudaRuns, GiveTheSameBitsHoweverTheStepsAreCutWhereBatchInvariant) {
-  CUDA_OR_SKIP(cuda);
-  for (const char* name : {"glm-q4_0", "lite-q4_k_m-yarn"}) {
-    const Golden golden = golden_case(name);
-    const auto cut = [&](int rows) { return logits_of(golden, cuda, rows, quant::Type::F16, true); };
-    const std::vector<float> alone = cut(1);
-    EXPECT_EQ(cut(7), alone) << name;
-    EXPECT_EQ(cut(512), alone) << name;
-    EXPECT_EQ(logits_of(golden, cuda, 1), alone) << name;
-  }
-}
-
 TEST(CudaRuns, BundledModelAgreesWithTransformers) {
   CUDA_OR_SKIP(cuda);
   const Golden golden =

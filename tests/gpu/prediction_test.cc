@@ -1,5 +1,5 @@
 // Blocks of multi-token prediction on the CUDA backend: their logits beside a plain model's, what is drafted
-// beside the reference, also behind steps that begin ahead, and answers with drafts beside those without.
+// beside the reference, also behind steps that begin ahead.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -124,42 +124,6 @@ TEST(CudaPrediction, DraftsAreTheLikeliestBehindStepsAheadToo) {
     EXPECT_LT(plain_others, count / 4);
     EXPECT_LE(others, plain_others + count / 10) << count << " drafts";
   }
-}
-
-// Where rows run one by one nothing is drafted, and answers are the same whatever is beside them.
-TEST(CudaPrediction, NothingIsDraftedWhereRowsRunOneByOne) {
-  CUDA_OR_SKIP(cuda);
-  const std::string path = oracle_case("glm-mtp", "glm-mtp").model;
-  const text::Tokenizer tokenizer = byte_tokenizer();
-  std::vector<Tokens> alone, together;
-  for (const bool at_once : {false, true}) {
-    ModelWithBlock pair(cuda, path,
-                        {.max_rows = 16, .max_outputs = 8, .cache_pages = 8, .batch_invariant = true});
-    Batcher batcher(*pair.trunk, tokenizer,
-                    {.context = 128,
-                     .max_sequences = 4,
-                     .max_rows = 16,
-                     .pages = 8,
-                     .draft_tokens = 7,
-                     .predictor = at_once ? pair.block.get() : nullptr,
-                     .timeless = true});
-    std::vector<std::shared_ptr<Recorder>> answers;
-    for (int32_t i = 0; i < 4; ++i) {
-      answers.push_back(std::make_shared<Recorder>());
-      Request request{.prompt = {5, 9, i, 5, 9, i, 5, 9}, .max_tokens = 60, .ignore_end = true};
-      request.sampling.temperature = 0;
-      batcher.add(answers.size(), std::move(request), answers.back(), 1);
-      while (!at_once && batcher.step()) {
-      }
-    }
-    while (batcher.step()) {
-    }
-    for (const auto& answer : answers) {
-      EXPECT_EQ(answer->result.draft_tokens, 0);
-      (at_once ? together : alone).push_back(answer->tokens);
-    }
-  }
-  EXPECT_EQ(together, alone);
 }
 
 }  // namespace

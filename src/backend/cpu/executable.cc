@@ -395,7 +395,9 @@ class CpuBackend : public Backend {
   /// Keys and values of what is before a step cost as much as attention of 410 to 450 rows to it (rank times
   /// columns without rope, over all columns): beside 2,048 rows a fifth.
   Facts facts() const override {
-    return {.aside_rows = 256, .deep_rows = 2048, .parts = true, .hidden_rows = true, .streams = true};
+    Facts facts{.aside_rows = 256, .deep_rows = 2048, .hidden_rows = true, .streams = true};
+    facts.parts = facts.invariant_parts = true;
+    return facts;
   }
   std::string device() const override {
     return fmt::format("{}, {}, {} thread{}, kernels {}", cpu_name(), cpu::isa_name(isa_), threads_,

@@ -67,6 +67,8 @@ class PlacesBackend : public Backend, public FittedRows {
       facts.prompt_rows =
           offload_->prompt_rows > 0 ? offload_->prompt_rows : places_.front().backend->facts().prompt_rows;
     }
+    facts.invariant_parts = std::ranges::all_of(
+        backends_, [](const Backend* backend) { return backend->facts().invariant_parts; });
     return facts;
   }
   int64_t fitted_rows() const override { return offload_ ? offload_->prompt_rows : 0; }
@@ -87,8 +89,9 @@ class PlacesBackend : public Backend, public FittedRows {
     for (const Backend* backend : backends_) bytes += backend->available_bytes();
     return bytes;
   }
-  /// What places hold in common is counted for each.
+  /// What places hold in common is counted for each. Throws Error where a place lacks what options ask for.
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    for (const Backend* backend : backends_) check_runs_parts(*backend, options);
     if (offload_) return offload_needs(*places_.front().backend, program, *offload_, options);
     const places::Sides sides = sides_of(program, {});
     MemoryNeeds all;

@@ -191,8 +191,10 @@ class RanksBackend : public Backend, public FittedRows {
     return available(*std::ranges::min_element(alike_, {}, available));
   }
   /// Of parts the first rank's, which has the token table and the logits, too; of layers those of the rank
-  /// that has least room left, less what it has beyond the one that has least.
+  /// that has least room left, less what it has beyond the one that has least. Throws Error where ranks lack
+  /// what options ask for.
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
+    if (together_.exchange == Exchange::ByHosts) check_runs_parts(*inner_, options);
     if (together_.deal == Deal::Parts)
       return inner_->memory_needs(part_of(program, {}).mine, options_of_ranks(options));
     const Program cut = program_of_ranks(program, channel_->ranks(), together_.deal);

@@ -128,7 +128,7 @@ class RefBackend : public Backend {
  public:
   explicit RefBackend(bool halves) : halves_(halves) {}
   std::string name() const override { return "ref"; }
-  Facts facts() const override { return {.parts = true, .hidden_rows = true}; }
+  Facts facts() const override { return {.parts = true, .invariant_parts = true, .hidden_rows = true}; }
   bool has(const Program&, const Op& op) const override { return info(op).reference != nullptr; }
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& options) const override {
     return RefMemory::needs(legal(program), options);

@@ -17,14 +17,21 @@ double now_ms() {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
 }
+/// Zeroes, so that what no kernel has computed is a number and a token; only what is touched takes memory.
 int allocate(void** at, size_t bytes) {
-  *at = std::aligned_alloc(kAlign, (bytes + kAlign - 1) / kAlign * kAlign);
-  return *at == nullptr ? 2 : 0;
-}
-int token(void** at) {
-  *at = std::malloc(1);
+  void* const block = std::calloc(1, bytes + 2 * kAlign);
+  if (block == nullptr) return 2;
+  char* const aligned = static_cast<char*>(block) + 2 * kAlign - reinterpret_cast<size_t>(block) % kAlign;
+  std::memcpy(aligned - sizeof block, &block, sizeof block);
+  *at = aligned;
   return 0;
 }
+void release(void* at) {
+  void* block = nullptr;
+  if (at != nullptr) std::memcpy(&block, static_cast<char*>(at) - sizeof block, sizeof block);
+  std::free(block);
+}
+int token(void** at) { return allocate(at, 1); }
 
 /// The driver's resource of SMs, as far as it is read: how many there are. Shares are whole eights.
 void set_sms(char* resource, unsigned sms) {
@@ -132,7 +139,7 @@ int cudaGetDriverEntryPointByVersion(const char* name, void** function, ...) {
 int cudaMalloc(void** at, size_t bytes) { return allocate(at, bytes); }
 int cudaMallocHost(void** at, size_t bytes) { return allocate(at, bytes); }
 int cudaFree(void* at) {
-  std::free(at);
+  release(at);
   return 0;
 }
 int cudaFreeHost(void* at) { return cudaFree(at); }

@@ -34,6 +34,16 @@ def held_to_sms(binary, model):
             yield f"{flags} is not refused: {text[-400:]}"
 
 
+def batch_invariant(binary, model):
+    """What goes wrong where steps are batch-invariant, which a model on several devices refuses."""
+    command = [binary, "run", "-m", model, "--backend", "cuda", "-p", "As it was, so it is. " * 8, "-n", "20", "--batch-invariant"]
+    if failure := failure_of(command)[0]:
+        yield failure
+    failure, said = failure_of([*command, "--gpu-memory", "1G", "-t", "1"])
+    if failure is None or "--batch-invariant: not where several devices share a model" not in said:
+        yield f"with --gpu-memory it is not refused: {said[-400:]}"
+
+
 def of_two_ranks(binary, model, memory, stream_from="0"):
     """What two ranks with layers dealt out say, by rank, and whether one failed; each GPU is held to so much memory. Without copies of
     experts: these count what was selected, and here no kernel has selected anything."""
@@ -80,6 +90,8 @@ def main(sluice, library):
                 failures.append(f"{shape} {mix}: {failure}")
             if mix == "q8_0":
                 failures += held_to_sms(binary, model)
+            if shape in ("deepseek-v2-lite", "qwen3.6-35b-a3b"):
+                failures += [f"{shape}, batch-invariant: {failure}" for failure in batch_invariant(binary, model)]
         failures += layers_of_ranks(binary)
     print("\n".join(failures) or f"{len(SHAPES)} shapes bind, plan and launch")
     return 1 if failures else 0

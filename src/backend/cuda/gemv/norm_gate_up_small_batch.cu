@@ -33,7 +33,7 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   return sizes.rows * experts_token(shape.type, shape.columns).pitch;
 }
 
-void launch_norm_gate_up(const Program& p, const Op& record, const Context& c) {
+void launch_norm_gate_up(const Program&, const Op& record, const Context& c) {
   const auto& op = std::get<NormGateUp>(record.args);
   const Matrix gate = c.memory.matrix(op.gate_up.gate.id);
   const Rows<float> in = flat(c.memory.rows(op.in.id));

@@ -132,10 +132,11 @@ void check_cache(const Program& program) {
   }
 }
 
-std::vector<Sizes> all_sizes(int64_t max_rows, int64_t longest, const Sizes& device) {
+std::vector<Sizes> all_sizes(const CompileOptions& options, const Sizes& device) {
   std::vector<Sizes> list;
-  for (const int64_t rows : row_buckets(max_rows)) {
-    for (const int64_t context : context_buckets(longest)) list.push_back(device.of(rows, context));
+  for (const int64_t rows : row_buckets(options)) {
+    for (const int64_t context : context_buckets(longest_context(options)))
+      list.push_back(device.of(rows, context));
   }
   return list;
 }
@@ -236,10 +237,15 @@ int products_of_halves(const Program& program, const Op& op, const Sizes& device
   return kernel == &kGateUpGemm || kernel == &kMoeGateUpGemm ? 2 : 0;
 }
 
-std::vector<int64_t> row_buckets(int64_t max_rows) {
+int64_t longest_context(const CompileOptions& options) {
+  const int64_t held = options.cache_pages * kPageRows;
+  return options.context > 0 ? std::min(options.context, held) : held;
+}
+
+std::vector<int64_t> row_buckets(const CompileOptions& options) {
   std::vector<int64_t> list;
-  for (int64_t rows = 1; rows < max_rows; rows *= 2) list.push_back(rows);
-  list.push_back(max_rows);
+  for (int64_t rows = 1; rows < options.max_rows && !options.batch_invariant; rows *= 2) list.push_back(rows);
+  list.push_back(options.max_rows);
   return list;
 }
 
@@ -265,10 +271,10 @@ std::vector<Range> Bound::parts() const {
   return {{0, static_cast<int64_t>(program.ops().size())}};
 }
 
-Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const Sizes& device,
+Bound bind_all(const Program& program, const CompileOptions& options, const Sizes& device,
                const Collectives* collectives) {
   check_cache(program);
-  Binder binder(program, all_sizes(max_rows, longest, device));
+  Binder binder(program, all_sizes(options, device));
   Bound bound;
   bound.device = device;
   bound.collectives = collectives;
@@ -280,7 +286,7 @@ Bound bind_all(const Program& program, int64_t max_rows, int64_t longest, const 
   }
   std::vector<std::pair<Sizes, StepPlan*>> plans;
   std::vector<StepPlan*> unsized;
-  for (const Sizes& sizes : all_sizes(max_rows, longest, device)) {
+  for (const Sizes& sizes : all_sizes(options, device)) {
     StepPlan& plan = bound.plans[{sizes.rows, sizes.longest}] = plan_of(bound, sizes);
     plans.emplace_back(sizes, &plan);
     unsized.push_back(&plan);

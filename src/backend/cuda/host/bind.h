@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cuda/host/step_plan.h"
+#include "program/backend.h"
 
 namespace sluice::backend::cuda {
 
@@ -20,8 +21,12 @@ const Kernel* bind(const program::Program& program, const program::Op& op, const
 /// cores (steps of many rows); 0: it never does.
 int products_of_halves(const program::Program& program, const program::Op& op, const Sizes& device);
 
-/// The sizes that graphs are captured for, as far as max_rows: every combination of these.
-std::vector<int64_t> row_buckets(int64_t max_rows);
+/// Positions of a sequence at most.
+int64_t longest_context(const program::CompileOptions& options);
+
+/// The sizes that graphs are captured for: every combination of these. Rows of a batch-invariant executable
+/// have one.
+std::vector<int64_t> row_buckets(const program::CompileOptions& options);
 std::vector<int64_t> context_buckets(int64_t longest);
 /// The smallest bucket that holds `value`.
 int64_t bucket_of(const std::vector<int64_t>& buckets, int64_t value);
@@ -59,7 +64,7 @@ struct Bound {
 };
 
 /// Throws Error "the backend cuda lacks OP" where a primitive has no kernel.
-Bound bind_all(const program::Program& program, int64_t max_rows, int64_t longest, const Sizes& device,
+Bound bind_all(const program::Program& program, const program::CompileOptions& options, const Sizes& device,
                const Collectives* collectives = nullptr);
 
 }  // namespace sluice::backend::cuda

@@ -8,13 +8,13 @@
 #include <utility>
 
 #include "backend/cuda/host/architecture.h"
+#include "backend/cuda/host/batch_invariant.h"
 #include "backend/cuda/host/bind.h"
 #include "backend/cuda/host/collectives.h"
 #include "backend/cuda/host/cuda_check.h"
 #include "backend/cuda/host/executable.h"
 #include "backend/cuda/host/on_device.h"
 #include "backend/cuda/host/peaks.h"
-#include "backend/cuda/host/row_by_row.h"
 #include "backend/cuda/host/sm_share.h"
 #include "backend/cuda/host/weights.h"
 #include "base/check.h"
@@ -24,10 +24,9 @@ namespace {
 
 using namespace program;
 
-/// What is compiled: steps of one row, where rows must not feel each other.
-CompileOptions compiled(CompileOptions options) {
-  if (options.batch_invariant) options.max_rows = options.max_outputs = 1;
-  return options;
+/// What is compiled: steps of few rows, where rows must not feel each other.
+CompileOptions compiled(const CompileOptions& options) {
+  return options.batch_invariant ? cuda::options_inside(options) : options;
 }
 
 class CudaBackend : public Backend {
@@ -62,8 +61,7 @@ class CudaBackend : public Backend {
   MemoryNeeds memory_needs(const Program& program, const CompileOptions& asked) const override {
     const cuda::OnDevice on(device_);
     const CompileOptions options = compiled(asked);
-    const int64_t longest = cuda::longest_context(options);
-    const cuda::Bound bound = cuda::bind_all(program, options.max_rows, longest, sizes_, collectives_.get());
+    const cuda::Bound bound = cuda::bind_all(program, options, sizes_, collectives_.get());
     MemoryNeeds needs =
         cuda::Memory::needs(bound.leaves, options, bound.memory.bytes(), bound.longest_expansion);
     needs.scratch_bytes += cuda::warm_bytes(bound, options);
@@ -107,7 +105,8 @@ class CudaBackend : public Backend {
     CHECK(uploaded != nullptr && uploaded->device() == device_, "weights of another backend");
     auto executable =
         cuda::make_executable(device_, source, std::move(uploaded), compiled(options), collectives_.get());
-    return options.batch_invariant ? cuda::run_row_by_row(std::move(executable)) : std::move(executable);
+    if (!options.batch_invariant) return executable;
+    return cuda::run_batch_invariant(std::move(executable), options);
   }
   const Peaks& peaks() override {
     const cuda::OnDevice on(device_);

@@ -63,9 +63,8 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
       : SlotLane(current_device(), source, weights, options.stream_bytes_per_second),
         device_(current_device()),
         options_(options),
-        bound_(bind_all(source.program, options.max_rows, longest_context(options), sizes_on(device_),
-                        collectives)),
-        row_buckets_(row_buckets(options.max_rows)),
+        bound_(bind_all(source.program, options, sizes_on(device_), collectives)),
+        row_buckets_(row_buckets(options)),
         context_buckets_(context_buckets(longest_context(options))),
         caches_of_(dynamic_cast<CudaExecutable*>(options.caches_of)),
         own_stream_(stream_beside(options)),
@@ -93,8 +92,7 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
     if (loaded) stream_weights(source.weights, *weights);
     if (loaded) allocate_pinned(staged_, staged_bytes_);
     if (loaded) copies_.emplace(memory_, kept_format(), stream_);
-    if (options.warm && loaded)
-      graphs_.prepare(serving_buckets(bound_, options, longest_context(options)), stream_);
+    if (options.warm && loaded) graphs_.prepare(serving_buckets(bound_, options), stream_);
   }
   ~CudaExecutable() override {
     cudaFreeHost(pinned_logits_);
@@ -250,7 +248,8 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
   /// The kernels of the smallest steps with what they take, and those of the largest where they are others.
   std::vector<BoundKernel> bound() const override {
     const OnDevice on(device_);
-    const Bucket least{1, 1, context_buckets_.front()};
+    const Bucket least{row_buckets_.front(), output_bucket(row_buckets_.front(), 1, options_),
+                       context_buckets_.front()};
     const Bucket most{options_.max_rows, options_.max_outputs, context_buckets_.back()};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) {
@@ -266,8 +265,7 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
   std::vector<BoundKernel> bound_for(int64_t rows, int64_t context) const override {
     const OnDevice on(device_);
     const int64_t step_rows = bucket_of(row_buckets_, rows);
-    const int64_t outputs =
-        output_bucket(step_rows, std::min(rows, options_.max_outputs), options_.max_outputs);
+    const int64_t outputs = output_bucket(step_rows, std::min(rows, options_.max_outputs), options_);
     const Bucket bucket{step_rows, outputs, bucket_of(context_buckets_, context)};
     std::vector<BoundKernel> list;
     for (size_t i = 0; i < bound_.nodes.size(); ++i) list.push_back(kernel_of(i, bucket));
@@ -357,7 +355,7 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
     const int64_t longest = 1 + *std::max_element(input.positions.begin(), input.positions.end());
     const int64_t rows = bucket_of(row_buckets_, input.rows());
     Bucket bucket{rows,
-                  output_bucket(rows, input.outputs(), options_.max_outputs),
+                  output_bucket(rows, input.outputs(), options_),
                   bucket_of(context_buckets_, longest),
                   false,
                   step.timed,
@@ -366,8 +364,8 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
                   step_slot};
     if (block_.fill(step, bucket.rows, bucket.outputs, bucket.longest, step_slot, stream_)) graphs_.clear();
     bucket.prompts_alone = block_.prompts_alone();
-    bucket.one_sequence = groups_rows(bound_, bucket.rows, bucket.longest) && input.rows() > 1 &&
-                          input.end_of_sequence(0) == input.rows();
+    bucket.one_sequence = !options_.batch_invariant && groups_rows(bound_, bucket.rows, bucket.longest) &&
+                          input.rows() > 1 && input.end_of_sequence(0) == input.rows();
     bucket.no_outputs = input.outputs() == 0 && bound_.collectives != nullptr && graphs_.copies_outputs();
     return bucket;
   }
@@ -472,7 +470,7 @@ class CudaExecutable : public Executable, public SlotLane, public SlotReader {
 
 int64_t warm_bytes(const Bound& bound, const CompileOptions& options) {
   if (!options.warm) return 0;
-  return graph_bytes(bound, serving_buckets(bound, options, longest_context(options)).size()) +
+  return graph_bytes(bound, serving_buckets(bound, options).size()) +
          table_entries(options) * static_cast<int64_t>(sizeof(int32_t));
 }
 

@@ -1,7 +1,6 @@
 // The CUDA executable: a step's data goes to the device, a graph runs, logits come back.
 #pragma once
 
-#include <algorithm>
 #include <memory>
 
 #include "backend/cuda/host/bind.h"
@@ -9,12 +8,6 @@
 #include "program/backend.h"
 
 namespace sluice::backend::cuda {
-
-/// Positions of a sequence at most.
-inline int64_t longest_context(const program::CompileOptions& options) {
-  const int64_t held = options.cache_pages * program::kPageRows;
-  return options.context > 0 ? std::min(options.context, held) : held;
-}
 
 /// What a warm executable takes of the device's memory for being so: graphs, and page tables that do not
 /// move.

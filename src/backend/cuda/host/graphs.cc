@@ -40,16 +40,15 @@ int64_t step_bytes(const Bound& bound) {
 
 }  // namespace
 
-std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
-                                    int64_t longest) {
+std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options) {
   constexpr int64_t kMostBytes = int64_t{256} << 20;
   constexpr int64_t kMostDrafted = 8;  // rows of an answer with its drafts (program::Facts)
   const bool has_logits = bound.program.output() != program::kNoTensor;  // or another place has them
   std::vector<Bucket> list;
-  for (const int64_t rows : row_buckets(options.max_rows)) {
-    const int64_t most = output_bucket(rows, rows, options.max_outputs);
-    for (int64_t outputs = 1;; outputs = most) {
-      for (const int64_t context : context_buckets(longest)) {
+  for (const int64_t rows : row_buckets(options)) {
+    const int64_t most = output_bucket(rows, rows, options);
+    for (int64_t outputs = output_bucket(rows, 1, options);; outputs = most) {
+      for (const int64_t context : context_buckets(longest_context(options))) {
         for (int step_slot = 0; step_slot < kStepSlots; ++step_slot) {
           Bucket bucket{.rows = rows,
                         .outputs = outputs,
@@ -57,7 +56,8 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
                         .top_k = has_logits,
                         .step_slot = step_slot};
           list.push_back(bucket);
-          if (rows <= kMostDrafted && outputs > 1 && groups_rows(bound, rows, context)) {
+          if (rows <= kMostDrafted && outputs > 1 && !options.batch_invariant &&
+              groups_rows(bound, rows, context)) {
             bucket.one_sequence = true;
             list.push_back(bucket);
           }
@@ -102,8 +102,8 @@ int64_t graph_bytes(const Bound& bound, size_t graphs) {
   return step_bytes(bound) * static_cast<int64_t>((graphs + each - 1) / each);
 }
 
-int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs) {
-  return outputs <= 1 ? 1 : std::min(rows, max_outputs);
+int64_t output_bucket(int64_t rows, int64_t outputs, const program::CompileOptions& options) {
+  return outputs <= 1 && !options.batch_invariant ? 1 : std::min(rows, options.max_outputs);
 }
 
 Graphs::Graphs(const Bound& bound, const Memory& memory, const StepBlock& block, const TopK& top_k)

@@ -35,8 +35,7 @@ struct Bucket {
 /// contexts, for each of the steps in flight; the top-k tokens are found in all. Steps of answers alone come
 /// first, and no more than 256 MB of graphs: of a large model those of prompts, whose steps take longer than
 /// a capture, are left to the step that first needs them.
-std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options,
-                                    int64_t longest);
+std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOptions& options);
 
 /// Whether steps of so many rows of one sequence have kernels of their own: they see the same context, and
 /// latent attention reads that once for several of them.
@@ -45,8 +44,9 @@ bool groups_rows(const Bound& bound, int64_t rows, int64_t longest);
 /// Memory of the device that so many graphs take, by what was measured an op.
 int64_t graph_bytes(const Bound& bound, size_t graphs);
 
-/// The bucket of outputs in a step of this bucket of rows: rows that are no outputs cost little.
-int64_t output_bucket(int64_t rows, int64_t outputs, int64_t max_outputs);
+/// The bucket of outputs in a step of this bucket of rows: rows that are no outputs cost little. All that
+/// there can be where options are batch-invariant.
+int64_t output_bucket(int64_t rows, int64_t outputs, const program::CompileOptions& options);
 
 class Graphs {
  public:

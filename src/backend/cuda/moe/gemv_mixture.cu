@@ -148,8 +148,7 @@ struct DownLaunch {
   Type type, shared_type;
   LaunchShape shape;
 };
-DownLaunch down_launch(const Program& program, const MoeDownAdd& op, const Context& context,
-                       const Plan& plan) {
+DownLaunch down_launch(const MoeDownAdd& op, const Context& context, const Plan& plan) {
   const Memory& memory = context.memory;
   const Matrix down = memory.matrix(op.down.id);
   DownLaunch launched{{},
@@ -203,7 +202,7 @@ void launch_mixture_of(const Program& program, const MoeDownAdd& op, const Conte
                  nullptr,
                  route.sums,
                  route.clear};
-  const DownLaunch to = down_launch(program, op, context, plan_of(program, 1, args.columns, op));
+  const DownLaunch to = down_launch(op, context, plan_of(program, 1, args.columns, op));
   args.down = to.down;
   args.shared_warps =
       shared_warps(context.sm_count, args.router.rule.warps, int64_t{args.shared.slots} * args.shared.tasks,
@@ -216,8 +215,7 @@ void launch_mixture_of(const Program& program, const MoeDownAdd& op, const Conte
 
 void launch_mixture_of(const Program& program, const MoeDownAdd& op, const Context& context,
                        const gemv_rows::Args& gated, Type routed, Type shared) {
-  const DownLaunch to =
-      down_launch(program, op, context, plan_of(program, gemv_rows::kRows, gated.columns, op));
+  const DownLaunch to = down_launch(op, context, plan_of(program, gemv_rows::kRows, gated.columns, op));
   const int routed_blocks = gated.rule.used * to.down.blocks;
   RowsArgs args{gated, to.down, rows_for(context.produces->behind, program, context), routed_blocks,
                 routed_blocks + to.down.shared_blocks};
