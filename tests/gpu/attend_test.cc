@@ -165,6 +165,10 @@ std::vector<Param> all_cases() {
     list.push_back({shape, "two answers", {{3, 0, 1297}, {2, 0, 10}}, {{3, 1297, 1}, {2, 10, 1}}});
     list.push_back({shape, "a draft", {{3, 0, 800}}, {{3, 800, 5}}});
     list.push_back({shape, "a draft across pages", {{3, 0, 61}, {1, 0, 128}}, {{3, 61, 7}, {1, 128, 1}}});
+    // Rows of one sequence attend together; chunks of their context end where it suits the first of them.
+    list.push_back({shape, "a short prompt at depth", {{3, 0, 1272}}, {{3, 1272, 16}}});
+    list.push_back({shape, "13 drafts across pages", {{3, 0, 1275}}, {{3, 1275, 13}}});
+    list.push_back({shape, "a longer prompt at depth", {{3, 0, 1279}, {3, 1279, 650}}, {{3, 1929, 100}}});
     std::vector<Chunk> cached;
     for (const Chunk& answer : answers(36)) cached.push_back({answer.sequence, 0, answer.first});
     cached.erase(cached.begin());  // empty

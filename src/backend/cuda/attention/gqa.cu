@@ -73,16 +73,33 @@ Split split_of(const Attend& op, const Sizes& sizes) {
           static_cast<int32_t>(std::clamp<int64_t>(std::min(room, pages), 1, kAttendChunks))};
 }
 
+/// The same of rows of one sequence: a thread block an SM, which tiles and groups share.
+Split split_together(const Program& p, const Attend& op, const Sizes& sizes) {
+  const int64_t tile_rows = kTileQueries / (p[op.q.id].heads() / op.kv_heads);
+  const int64_t tiles = (sizes.rows + tile_rows - 1) / tile_rows;
+  const int64_t pages = std::max<int64_t>(1, (sizes.longest + kPageRows - 1) / kPageRows);
+  return {static_cast<int32_t>(sizes.rows),
+          static_cast<int32_t>(std::clamp<int64_t>(sizes.sm_count / (op.kv_heads * tiles), 1,
+                                                   std::min<int64_t>(pages, kAttendChunks)))};
+}
+/// Whether tiles of wgmma know the op.
+bool wgmma_serves(const Program& p, const Attend& op) {
+  const int64_t columns = p[op.q.id].columns();
+  return sees_all(op) && has_wgmma() && (columns == 64 || columns == 128);
+}
+
 int64_t weights_bytes(const Split& split, int64_t heads) {
   return (split.rows * split.chunks * heads * static_cast<int64_t>(sizeof(float2)) + 255) / 256 * 256;
 }
 
 int64_t scratch_of(const Program& p, const Attend& op, const Sizes& sizes) {
   const int64_t heads = p[op.q.id].heads();
-  const Split split = split_of(op, sizes);
-  return split.chunks == 1
-             ? 0
-             : weights_bytes(split, heads) + split.rows * split.chunks * heads * p[op.q.id].columns() * 4;
+  const auto bytes = [&](const Split& split) {
+    return split.chunks == 1
+               ? 0
+               : weights_bytes(split, heads) + split.rows * split.chunks * heads * p[op.q.id].columns() * 4;
+  };
+  return std::max(bytes(split_of(op, sizes)), bytes(split_together(p, op, sizes)));
 }
 int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   return scratch_of(p, std::get<Attend>(record.args), sizes);
@@ -90,7 +107,7 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
 /// Queries that a launch of its own makes ready come first.
 int64_t queries_bytes(const Program& p, const GqaAttend& op, int64_t rows) {
   const Tensor& q = p[op.query.q.id];
-  return q.columns() == kMadeApart ? rows * q.heads() * q.columns() * int64_t{sizeof(float)} : 0;
+  return rows * q.heads() * q.columns() * int64_t{sizeof(float)};
 }
 int64_t scratch_bytes_made(const Program& p, const Op& record, const Sizes& sizes) {
   const auto& op = std::get<GqaAttend>(record.args);
@@ -99,8 +116,10 @@ int64_t scratch_bytes_made(const Program& p, const Op& record, const Sizes& size
 
 /// scratch: what scratch_of asks for.
 AttendArgs attend_args(const Program& p, const Attend& op, const Context& c, char* scratch) {
-  const Split split = split_of(op, c.sizes());
+  const Split together = split_together(p, op, c.sizes());
   AttendArgs args{};
+  args.together = c.one_sequence && together.chunks > 1 && wgmma_serves(p, op);
+  const Split split = args.together ? together : split_of(op, c.sizes());
   args.step = c.step;
   args.cache = c.memory.cache(op.cache.id);
   args.q = c.memory.rows(op.q.id), args.out = c.memory.rows(op.out.id);
@@ -108,11 +127,12 @@ AttendArgs attend_args(const Program& p, const Attend& op, const Context& c, cha
   args.heads_a_group = static_cast<int32_t>(p[op.q.id].heads() / op.kv_heads);
   args.window = static_cast<int32_t>(op.window), args.sinks = c.memory.vector(op.sinks.id);
   args.scale_log2 = op.scale * std::numbers::log2e_v<float>;
-  args.few = c.step_rows <= kSplitKvRows;
+  args.few = args.together || c.step_rows <= kSplitKvRows;
   args.split = split.rows, args.chunks = split.chunks;
   args.weights = reinterpret_cast<float2*>(scratch);
   args.parts = reinterpret_cast<float*>(scratch + weights_bytes(split, args.q.heads));
-  if (args.chunks <= kJoinedChunks) args.arrived = reinterpret_cast<unsigned long long*>(c.zeroed);
+  if (args.chunks <= kJoinedChunks && !args.together)
+    args.arrived = reinterpret_cast<unsigned long long*>(c.zeroed);
   if (c.produces != nullptr)
     args.codes = c.produces->at, args.coded = coded_values_token(int64_t{args.out.heads} * args.out.columns);
   return args;
@@ -130,13 +150,18 @@ std::optional<FormSpec> produces_made(const Program& p, const Op& record, const 
   return codes_of(p, std::get<GqaAttend>(record.args).out.id, sizes);
 }
 
+void attend_together(const AttendArgs& args, const Context& c) {
+  attend_wgmma(args, c);
+  join_split_kv(args, c);
+}
+
 void launch_groups(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Attend>(record.args);
   const AttendArgs args = attend_args(p, op, c, c.scratch);
+  if (args.together) return attend_together(args, c);
   if (args.few || !c.prompts_alone) gqa_split_kv(args, c);
   if (args.few) return;
-  const bool by_wgmma = sees_all(op) && has_wgmma() && (args.q.columns == 64 || args.q.columns == 128);
-  by_wgmma ? attend_wgmma(args, c) : attend_tiles(args, c);
+  wgmma_serves(p, op) ? attend_wgmma(args, c) : attend_tiles(args, c);
 }
 
 void launch_made(const Program& p, const Op& record, const Context& c) {
@@ -145,11 +170,11 @@ void launch_made(const Program& p, const Op& record, const Context& c) {
       attend_args(p, op.attend(p, op.query.q.id), c, c.scratch + queries_bytes(p, op, c.step_rows));
   if (op.gate) args.gate = c.memory.rows(op.gate.id);
   const GqaQueryArgs heads = gqa_query_args(p, op.query, c.memory);
-  if (args.q.columns != kMadeApart) return gqa_split_kv(args, heads, c);
+  if (args.q.columns != kMadeApart && !args.together) return gqa_split_kv(args, heads, c);
   const int64_t row = int64_t{args.q.heads} * args.q.columns;
   args.q = {reinterpret_cast<float*>(c.scratch), row, args.q.columns, args.q.heads, args.q.columns};
   make_heads(heads, args.q, args.cache, args.layer, c);
-  gqa_split_kv(args, c);
+  args.together ? attend_together(args, c) : gqa_split_kv(args, c);
 }
 
 /// A word a row whose context may be split, and group, which every launch leaves zero.

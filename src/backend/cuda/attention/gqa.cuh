@@ -5,12 +5,14 @@
 //
 // Rows of a sequence that follow each other are a stretch. In steps of few rows, and in stretches of few,
 // every row attends by itself, its context in chunks (attention/gqa_split_kv.cu). The rows of longer
-// stretches attend by tiles of 128 queries (attention/gqa_prefill_mma.cu, attention/gqa_prefill_wgmma.cu).
+// stretches attend by tiles of 128 queries (attention/gqa_prefill_mma.cu, attention/gqa_prefill_wgmma.cu); in
+// a step of one sequence (Context::one_sequence) all do, their context in chunks.
 #pragma once
 
 #include <cuda_fp16.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "backend/cuda/attention/gqa_query.cuh"
 #include "backend/cuda/attention/mla_attend.cuh"
@@ -43,6 +45,7 @@ struct AttendArgs {
   const float* sinks;     ///< null, or a score of each head that takes weight and has no value
   float scale_log2;       ///< the scale of the scores times log2(e): weights are powers of two
   bool few;               ///< all rows attend by themselves
+  bool together;          ///< rows of one sequence: tiles of them, whose contexts are in chunks
   int32_t split, chunks;  ///< the context of a row before `split` has so many chunks at most
   float2* weights;        ///< [row][chunk][head]: the largest score, the sum of the weights below it
   float* parts;           ///< [row][chunk][head][column]
@@ -70,6 +73,11 @@ struct AttendArgs {
   SLUICE_BOTH int chunks_of(int length) const {
     const int rows = chunk_rows(length, chunks);
     return (length - first_page(length) + rows - 1) / rows;
+  }
+  /// The length by which the context of a row before `split` is cut: of rows together, their tile's first
+  /// one's, so that all of them see some of each chunk.
+  __device__ __forceinline__ int cut_length(int row) const {
+    return step.positions[together ? row / tile_rows() * tile_rows() : row] + 1;
   }
   /// A head's sink as a power of two.
   __device__ __forceinline__ float sink(int head) const { return __ldg(sinks + head) * 1.44269504f; }
@@ -115,18 +123,22 @@ __device__ inline int stretch_end(const StepView& step, int first, int end) {
   }
 }
 
-/// Rows [first, end) of a stretch, a tile.
+/// Rows [first, end) of a stretch, a tile, over positions [begin, until) of their context.
 struct AttendTile {
   int first, end, position;  ///< position: of the first row
   int heads;                 ///< of the group
+  int begin = 0, until = INT_MAX;
 
   __device__ __forceinline__ int queries() const { return (end - first) * heads; }
-  /// Of a query of the tile, or the last one: its row, its head within the group, positions that it sees.
+  /// Of a query of the tile, or the last one: its row, its head within the group, positions from `begin` on
+  /// that it sees.
   __device__ __forceinline__ int query(int i) const { return min(i, queries() - 1); }
   __device__ __forceinline__ int row(int i) const { return first + query(i) / heads; }
   __device__ __forceinline__ int head(int i) const { return query(i) % heads; }
-  __device__ __forceinline__ int limit(int i) const { return position + query(i) / heads + 1; }
-  __device__ __forceinline__ int longest() const { return position + end - first; }
+  __device__ __forceinline__ int limit(int i) const {
+    return min(position + query(i) / heads + 1, until) - begin;
+  }
+  __device__ __forceinline__ int longest() const { return min(position + end - first, until) - begin; }
 };
 
 /// The next tile of rows [from, end); none: it is empty. All threads of a warp ask.
@@ -304,7 +316,29 @@ __device__ __forceinline__ void store_rows(const AttendArgs& p, const AttendTile
   }
 }
 
+/// The chunk's part of the results of the tile's queries `mine` and mine + 8, and what it has to be weighed
+/// with.
+template <int kColumns, int kKeys>
+__device__ __forceinline__ void store_parts(const AttendArgs& p, const AttendTile& tile, int group, int mine,
+                                            int chunk, const TwoRows<kKeys, kColumns>& rows) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float all = lane_sum(rows.all[h], 4);
+    const int i = mine + 8 * h, t = threadIdx.x % 4;
+    if (i >= tile.queries()) continue;
+    const int64_t part =
+        (int64_t{tile.row(i)} * p.chunks + chunk) * p.q.heads + group * p.heads_a_group + tile.head(i);
+    if (t == 0) p.weights[part] = {rows.largest[h] * rows.factor[h], all};
+    float* const to = p.parts + part * kColumns + 2 * t;
+#pragma unroll
+    for (int n = 0; n < kColumns / 8; ++n)
+      *reinterpret_cast<float2*>(to + 8 * n) = {rows.sum[n][2 * h], rows.sum[n][2 * h + 1]};
+  }
+}
+
 void gqa_split_kv(const AttendArgs& args, const Context& context);
+/// Puts chunks of all rows together, of 64 or 128 columns.
+void join_split_kv(const AttendArgs& args, const Context& context);
 /// Of rows whose heads nobody has made ready: at most kMadeRows, of 64 or 128 columns.
 void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context);
 /// Its heads (attention/gqa_query.cu).
@@ -314,7 +348,7 @@ GqaQueryArgs gqa_query_args(const program::Program& program, const program::GqaQ
 void make_heads(const GqaQueryArgs& heads, const Rows<float>& queries, const Cache& cache, int layer,
                 const Context& context);
 void attend_tiles(const AttendArgs& args, const Context& context);
-/// By wgmma, of 64 or 128 columns (sm_90a).
+/// By wgmma, of 64 or 128 columns (sm_90a); rows together in chunks, which somebody else joins.
 void attend_wgmma(const AttendArgs& args, const Context& context);
 
 }  // namespace sluice::backend::cuda

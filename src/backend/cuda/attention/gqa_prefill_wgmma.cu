@@ -51,7 +51,8 @@ __device__ __forceinline__ void bring_tile(const AttendArgs& p, const AttendTile
   for (int half = 0; half < kKeys / kPageRows; ++half) {
     const int first = half * kPageRows;
     // A page that is not there is the one before.
-    const char* const page = p.page(tile.first, min(from + first, tile.longest() - 1) / kPageRows);
+    const char* const page =
+        p.page(tile.first, (tile.begin + min(from + first, tile.longest() - 1)) / kPageRows);
     if constexpr (kCoded) {
       const int scale_at = p.cache.scales_at + (column + unit * 16) / kCacheRun * 2;
       constexpr int kEach = kPageRows / kRowsAtOnce, kBatch = std::min(kEach, 8);
@@ -137,8 +138,18 @@ __device__ __forceinline__ void bring_queries(const AttendArgs& p, const AttendT
 
 #endif
 
-/// grid: (groups of heads, tiles of rows)
-template <int kColumns, bool kCoded>
+/// Rows [from, end) together over chunk `number` of their context; nothing where it has fewer.
+__device__ __forceinline__ AttendTile chunk_tile(const AttendArgs& p, int from, int end, int number) {
+  AttendTile tile{from, end, from < end ? p.step.positions[from] : 0, p.heads_a_group};
+  const int length = tile.position + 1, rows = p.chunk_rows(length, p.chunks), chunks = p.chunks_of(length);
+  if (number >= chunks) tile.first = end;
+  tile.begin = number * rows;
+  if (number + 1 < chunks) tile.until = tile.begin + rows;
+  return tile;
+}
+
+/// grid: (groups of heads, tiles of rows, chunks of their context); kTogether: a step of one sequence.
+template <int kColumns, bool kCoded, bool kTogether>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_kernel(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
 #ifdef SLUICE_WGMMA
@@ -156,7 +167,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Later rows see more: they begin first.
   const int from = static_cast<int>(gridDim.y - 1 - blockIdx.y) * p.tile_rows(), rows = p.step.header->rows;
   const int end = min(from + p.tile_rows(), rows), group = static_cast<int>(blockIdx.x);
-  AttendTile tile = next_tile(p, from, end, rows);
+  const int chunk = static_cast<int>(blockIdx.z);
+  AttendTile tile = kTogether ? chunk_tile(p, from, end, chunk) : next_tile(p, from, end, rows);
+  const auto next = [&] { return kTogether ? AttendTile{end, end} : next_tile(p, tile.end, end, rows); };
   __syncthreads();
   pdl.wait();
   int before = 0;
@@ -164,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     const bool values = threadIdx.x >= 320;
     const int column = p.first_column(group, values);
-    for (; tile.first < end; tile = next_tile(p, tile.end, end, rows)) {
+    for (; tile.first < end; tile = next()) {
       bring_tiles<kColumns, kCoded>(p, tile, column, shared + (values ? S::kValuesAt : S::kKeysAt),
                                     values ? ring.value_full : ring.key_full,
                                     values ? ring.value_empty : ring.key_empty, before);
@@ -176,7 +189,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, half = threadIdx.x / 128;
   const int first = half * kHalfTile, mine = first + warp * 16 + lane / 4;
   float* const factors = reinterpret_cast<float*>(shared + S::kFactorsAt) + first;
-  for (; tile.first < end; tile = next_tile(p, tile.end, end, rows)) {
+  for (; tile.first < end; tile = next()) {
     const int all = (tile.longest() + S::kKeys - 1) / S::kKeys;
     int tiles = 0;  // that the group's queries see
     if (first < tile.queries()) {
@@ -192,7 +205,11 @@ __global__ void __launch_bounds__(kThreads, 1)
                                        .least = tile.limit(first),
                                        .factor = {factors[mine - first], factors[mine - first + 8]}}};
       attend.run();
-      store_rows<kColumns, S::kKeys>(p, tile, group, mine, attend.rows);
+      if constexpr (kTogether) {
+        store_parts<kColumns, S::kKeys>(p, tile, group, mine, chunk, attend.rows);
+      } else {
+        store_rows<kColumns, S::kKeys>(p, tile, group, mine, attend.rows);
+      }
     }
     for (int i = before + tiles; i < before + all; ++i) {  // only the other group's queries see them
       barrier_wait(ring.key_full + 8 * (i % 2), i / 2 & 1);
@@ -210,10 +227,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kColumns, bool kCoded>
 void launch_tiles(const AttendArgs& args, const Context& context) {
   const int64_t tiles = (context.step_rows + args.tile_rows() - 1) / args.tile_rows();
-  launch(context, attend_kernel<kColumns, kCoded>,
-         {dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(tiles)), dim3(kThreads),
-          Shape<kColumns>::kSharedBytes},
-         args);
+  const auto grid = [&](int chunks) {
+    return dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(tiles),
+                static_cast<unsigned>(chunks));
+  };
+  constexpr int kBytes = Shape<kColumns>::kSharedBytes;
+  if (args.together)
+    return launch(context, attend_kernel<kColumns, kCoded, true>, {grid(args.chunks), dim3(kThreads), kBytes},
+                  args);
+  launch(context, attend_kernel<kColumns, kCoded, false>, {grid(1), dim3(kThreads), kBytes}, args);
 }
 
 }  // namespace

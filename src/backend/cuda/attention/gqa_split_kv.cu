@@ -308,8 +308,8 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
   bool waited = false;
   for (int row = static_cast<int>(blockIdx.y); row < rows; row += static_cast<int>(gridDim.y)) {
     if (!p.few && !attends_alone(p.step, row, p.step.header->rows)) continue;
-    const int chunks = p.chunks_of(p.step.positions[row] + 1);
-    if (chunks == 1) continue;
+    const int chunks = p.chunks_of(p.cut_length(row));
+    if (chunks == 1 && !p.together) continue;
     if (!waited) pdl.wait();
     waited = true;
     const int64_t part = int64_t{row} * p.chunks * p.q.heads + head;
@@ -354,6 +354,15 @@ __global__ void __launch_bounds__(32 * kJoinWarps)
 }
 static_assert(kAttendChunks == 64, "a lane weighs two chunks");
 
+template <int kColumns>
+void join(const AttendArgs& args, const Context& context) {
+  const int64_t rows = args.few ? context.step_rows : 8;
+  launch(context, join_chunks<kColumns>,
+         {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(rows), (kColumns + 127) / 128),
+          dim3(32 * kJoinWarps)},
+         args);
+}
+
 template <int kColumns, bool kCoded, template <int, bool> typename Source>
 void launch_chunks(const AttendArgs& args, const auto& products, const Context& context) {
   static_assert(Shape<kColumns, kCoded>::kSharedBytes <= (kColumns > 128 ? most_shared(90) : kMostShared));
@@ -364,12 +373,7 @@ void launch_chunks(const AttendArgs& args, const auto& products, const Context& 
   // (H200).
   shape.late = context.step_rows <= 2;
   launch(context, attend_chunks<kColumns, kCoded, Source>, shape, args, products);
-  if (args.chunks == 1 || args.arrived != nullptr) return;
-  const int64_t rows = args.few ? context.step_rows : 8;
-  launch(context, join_chunks<kColumns>,
-         {dim3(static_cast<unsigned>(args.q.heads), static_cast<unsigned>(rows), (kColumns + 127) / 128),
-          dim3(32 * kJoinWarps)},
-         args);
+  if (args.chunks > 1 && args.arrived == nullptr) join<kColumns>(args, context);
 }
 
 template <int kColumns, template <int, bool> typename Source>
@@ -390,6 +394,10 @@ void gqa_split_kv(const AttendArgs& args, const Context& context) {
     case 256: return launch_cached<256, ReadyHeads>(args, kNone, context);
     default: return launch_cached<128, ReadyHeads>(args, kNone, context);
   }
+}
+
+void join_split_kv(const AttendArgs& args, const Context& context) {
+  args.q.columns == 64 ? join<64>(args, context) : join<128>(args, context);
 }
 
 void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context) {

@@ -89,12 +89,16 @@ std::vector<Bucket> serving_buckets(const Bound& bound, const program::CompileOp
 
 bool groups_rows(const Bound& bound, int64_t rows, int64_t longest) {
   constexpr int64_t kMost = 256;  // the queries of more fill a device by themselves
-  // From where on it is sooner (GLM-4.7-Flash on an H200): 8 rows behind 3,072 positions take as long either
-  // way, 4 behind 5,700 likewise, two are never quicker.
-  constexpr int64_t kWorth = 20000;
-  if (rows > kMost || (rows - 2) * longest < kWorth) return false;
-  return std::ranges::any_of(bound.plan(rows, longest).launches,
-                             [](const StepPlan::Launch& launch) { return launch.kernel == &kMlaAttendSm90; });
+  if (rows > kMost) return false;
+  // From where on it is sooner (one H200). GLM-4.7-Flash: 8 rows behind 3,072 positions take as long either
+  // way, 4 behind 5,700 likewise, two are never quicker. Qwen3-30B-A3B and Qwen3-8B: 8 rows behind 600 take
+  // less, 4 behind 2,048 and 16 behind 600 take more.
+  const bool latent = (rows - 2) * longest >= 20000;
+  const bool made = (rows - 3) * longest >= 5000, grouped = longest > 1024;
+  return std::ranges::any_of(bound.plan(rows, longest).launches, [&](const StepPlan::Launch& launch) {
+    return (launch.kernel == &kMlaAttendSm90 && latent) || (launch.kernel == &kGqaAttend && made) ||
+           (launch.kernel == &kAttendGqa && grouped);
+  });
 }
 
 int64_t graph_bytes(const Bound& bound, size_t graphs) {
