@@ -118,7 +118,7 @@ int64_t scratch_bytes_made(const Program& p, const Op& record, const Sizes& size
 AttendArgs attend_args(const Program& p, const Attend& op, const Context& c, char* scratch) {
   const Split together = split_together(p, op, c.sizes());
   AttendArgs args{};
-  args.together = c.one_sequence && together.chunks > 1 && wgmma_serves(p, op);
+  args.together = c.one_sequence && together.chunks > 1 && op.window == 0;
   const Split split = args.together ? together : split_of(op, c.sizes());
   args.step = c.step;
   args.cache = c.memory.cache(op.cache.id);
@@ -150,31 +150,29 @@ std::optional<FormSpec> produces_made(const Program& p, const Op& record, const 
   return codes_of(p, std::get<GqaAttend>(record.args).out.id, sizes);
 }
 
-void attend_together(const AttendArgs& args, const Context& c) {
-  attend_wgmma(args, c);
-  join_split_kv(args, c);
+void attend_stretches(const Program& p, const Attend& op, const AttendArgs& args, const Context& c) {
+  wgmma_serves(p, op) ? attend_wgmma(args, c) : attend_tiles(args, c);
+  if (args.together) join_split_kv(args, c);
 }
 
 void launch_groups(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<Attend>(record.args);
   const AttendArgs args = attend_args(p, op, c, c.scratch);
-  if (args.together) return attend_together(args, c);
-  if (args.few || !c.prompts_alone) gqa_split_kv(args, c);
-  if (args.few) return;
-  wgmma_serves(p, op) ? attend_wgmma(args, c) : attend_tiles(args, c);
+  if (!args.together && (args.few || !c.prompts_alone)) gqa_split_kv(args, c);
+  if (args.together || !args.few) attend_stretches(p, op, args, c);
 }
 
 void launch_made(const Program& p, const Op& record, const Context& c) {
   const auto& op = std::get<GqaAttend>(record.args);
-  AttendArgs args =
-      attend_args(p, op.attend(p, op.query.q.id), c, c.scratch + queries_bytes(p, op, c.step_rows));
+  const Attend attend = op.attend(p, op.query.q.id);
+  AttendArgs args = attend_args(p, attend, c, c.scratch + queries_bytes(p, op, c.step_rows));
   if (op.gate) args.gate = c.memory.rows(op.gate.id);
   const GqaQueryArgs heads = gqa_query_args(p, op.query, c.memory);
   if (args.q.columns != kMadeApart && !args.together) return gqa_split_kv(args, heads, c);
   const int64_t row = int64_t{args.q.heads} * args.q.columns;
   args.q = {reinterpret_cast<float*>(c.scratch), row, args.q.columns, args.q.heads, args.q.columns};
   make_heads(heads, args.q, args.cache, args.layer, c);
-  args.together ? attend_together(args, c) : gqa_split_kv(args, c);
+  args.together ? attend_stretches(p, attend, args, c) : gqa_split_kv(args, c);
 }
 
 /// A word a row whose context may be split, and group, which every launch leaves zero.

@@ -125,9 +125,9 @@ __device__ inline int stretch_end(const StepView& step, int first, int end) {
 
 /// Rows [first, end) of a stretch, a tile, over positions [begin, until) of their context.
 struct AttendTile {
-  int first, end, position;  ///< position: of the first row
-  int heads;                 ///< of the group
-  int begin = 0, until = INT_MAX;
+  int first, end, position;        ///< position: of the first row
+  int heads;                       ///< of the group
+  int begin = 0, until = INT_MAX;  ///< whole pages
 
   __device__ __forceinline__ int queries() const { return (end - first) * heads; }
   /// Of a query of the tile, or the last one: its row, its head within the group, positions from `begin` on
@@ -141,12 +141,27 @@ struct AttendTile {
   __device__ __forceinline__ int longest() const { return min(position + end - first, until) - begin; }
 };
 
-/// The next tile of rows [from, end); none: it is empty. All threads of a warp ask.
+/// Rows [from, end) together over chunk `number` of their context; empty where it has fewer.
+__device__ inline AttendTile chunk_tile(const AttendArgs& p, int from, int end, int number) {
+  if (from >= end) return {end, end, 0, p.heads_a_group};
+  const int position = p.step.positions[from], length = position + 1;
+  const int rows = p.chunk_rows(length, p.chunks), chunks = p.chunks_of(length);
+  const int begin = p.first_page(length) + number * rows;
+  return {number < chunks ? from : end,
+          end,
+          position,
+          p.heads_a_group,
+          begin,
+          number + 1 < chunks ? begin + rows : INT_MAX};
+}
+
+/// The next tile of rows [from, end); none: it is empty. All threads of a warp ask. Rows together have one a
+/// chunk.
 __device__ inline AttendTile next_tile(const AttendArgs& p, int from, int end, int rows) {
-  while (from < end) {
-    const int until = stretch_end(p.step, from, end);
+  while (from < end && !p.together) {
+    const int until = stretch_end(p.step, from, end), position = p.step.positions[from];
     if (until - from >= kStretch || !attends_alone(p.step, from, rows))
-      return {from, until, p.step.positions[from], p.heads_a_group};
+      return {from, until, position, p.heads_a_group, p.first_page(position + 1)};
     from = until;
   }
   return {end, end, 0, p.heads_a_group};
@@ -316,8 +331,7 @@ __device__ __forceinline__ void store_rows(const AttendArgs& p, const AttendTile
   }
 }
 
-/// The chunk's part of the results of the tile's queries `mine` and mine + 8, and what it has to be weighed
-/// with.
+/// Of rows together: the chunk's part of the results, and what it has to be weighed with.
 template <int kColumns, int kKeys>
 __device__ __forceinline__ void store_parts(const AttendArgs& p, const AttendTile& tile, int group, int mine,
                                             int chunk, const TwoRows<kKeys, kColumns>& rows) {
@@ -337,7 +351,7 @@ __device__ __forceinline__ void store_parts(const AttendArgs& p, const AttendTil
 }
 
 void gqa_split_kv(const AttendArgs& args, const Context& context);
-/// Puts chunks of all rows together, of 64 or 128 columns.
+/// Puts chunks of all rows together.
 void join_split_kv(const AttendArgs& args, const Context& context);
 /// Of rows whose heads nobody has made ready: at most kMadeRows, of 64 or 128 columns.
 void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context);
@@ -347,8 +361,9 @@ GqaQueryArgs gqa_query_args(const program::Program& program, const program::GqaQ
 /// Heads of queries to `queries`, and keys and values into the cache (attention/gqa_query.cu).
 void make_heads(const GqaQueryArgs& heads, const Rows<float>& queries, const Cache& cache, int layer,
                 const Context& context);
+/// Rows together in chunks, which somebody else joins.
 void attend_tiles(const AttendArgs& args, const Context& context);
-/// By wgmma, of 64 or 128 columns (sm_90a); rows together in chunks, which somebody else joins.
+/// The same by wgmma, of 64 or 128 columns without sinks and windows (sm_90a).
 void attend_wgmma(const AttendArgs& args, const Context& context);
 
 }  // namespace sluice::backend::cuda

@@ -29,14 +29,14 @@ struct Shape {
 };
 
 template <int kColumns, bool kCoded>
-__device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTile& tile, int group,
+__device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTile& tile, int group, int chunk,
                                             char* shared) {
   using S = Shape<kColumns, kCoded>;
   using Halves = typename S::Halves;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, mine = warp * 16 + lane / 4;
   const uint32_t base = shared_address(shared);
   const auto bring = [&](int from, int buffer) {
-    const char* const rows = p.page(tile.first, from / kPiece);
+    const char* const rows = p.page(tile.first, (tile.begin + from) / kPiece);
     const int count = tile.longest() - from;
     if constexpr (kCoded) {
       S::Codes::template bring<kPiece, kThreads>(base + S::kPieceBytes, rows, p.cache.row_bytes, count, p,
@@ -48,8 +48,7 @@ __device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTil
     }
     commit_copies();
   };
-  const int begin = p.first_page(tile.position + 1);
-  bring(begin, 0);
+  bring(0, 0);
   QueryOperands<kColumns, false> query;
   const auto place = [&](int i) { return p.q(tile.row(i), group * p.heads_a_group + tile.head(i)); };
   query.load({place(mine), place(mine + 8)});
@@ -59,7 +58,7 @@ __device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTil
                                  .lowest = p.window > 0 ? tile.limit(warp * 16 + 15) - p.window : 0,
                                  .factor = {query.unscale[0] * p.scale_log2, query.unscale[1] * p.scale_log2},
                                  .sum = {}};
-  if (p.sinks != nullptr) {
+  if (p.sinks != nullptr && chunk == 0) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       rows.largest[h] = p.sink(group * p.heads_a_group + tile.head(mine + 8 * h)) / rows.factor[h];
@@ -70,7 +69,7 @@ __device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTil
   const int most = warp * 16 < tile.queries() ? tile.limit(warp * 16 + 15) : 0;
 
   int buffer = 0;
-  for (int from = begin; from < tile.longest(); from += kPiece, buffer ^= kCoded ? 0 : 1) {
+  for (int from = 0; from < tile.longest(); from += kPiece, buffer ^= kCoded ? 0 : 1) {
     wait_copies<0>();
     __syncthreads();  // it is there, and everybody has done with the one before
     if constexpr (kCoded) {
@@ -108,10 +107,14 @@ __device__ __forceinline__ void attend_tile(const AttendArgs& p, const AttendTil
     }
   }
   __syncthreads();  // everybody has done with keys and values
-  store_rows<kColumns, kPiece>(p, tile, group, mine, rows);
+  if (p.together) {
+    store_parts<kColumns, kPiece>(p, tile, group, mine, chunk, rows);
+  } else {
+    store_rows<kColumns, kPiece>(p, tile, group, mine, rows);
+  }
 }
 
-/// grid: (groups of heads, tiles of rows)
+/// grid: (groups of heads, tiles of rows, chunks of their context)
 template <int kColumns, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_kernel(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
@@ -120,18 +123,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Later rows see more: they begin first.
   const int first = static_cast<int>(gridDim.y - 1 - blockIdx.y) * p.tile_rows(), rows = p.step.header->rows;
   const int end = min(first + p.tile_rows(), rows);
-  AttendTile tile = next_tile(p, first, end, rows);
+  const int chunk = static_cast<int>(blockIdx.z);
+  AttendTile tile = p.together ? chunk_tile(p, first, end, chunk) : next_tile(p, first, end, rows);
   pdl.wait();
   for (; tile.first < end; tile = next_tile(p, tile.end, end, rows))
-    attend_tile<kColumns, kCoded>(p, tile, static_cast<int>(blockIdx.x), attend_shared);
+    attend_tile<kColumns, kCoded>(p, tile, static_cast<int>(blockIdx.x), chunk, attend_shared);
 }
 
 template <int kColumns, bool kCoded>
 void launch_tiles(const AttendArgs& args, const Context& context) {
   const int64_t tiles = (context.step_rows + args.tile_rows() - 1) / args.tile_rows();
   launch(context, attend_kernel<kColumns, kCoded>,
-         {dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(tiles)), dim3(kThreads),
-          Shape<kColumns, kCoded>::kSharedBytes},
+         {dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(tiles),
+               static_cast<unsigned>(args.together ? args.chunks : 1)),
+          dim3(kThreads), Shape<kColumns, kCoded>::kSharedBytes},
          args);
 }
 

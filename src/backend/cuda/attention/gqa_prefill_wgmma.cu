@@ -138,18 +138,8 @@ __device__ __forceinline__ void bring_queries(const AttendArgs& p, const AttendT
 
 #endif
 
-/// Rows [from, end) together over chunk `number` of their context; nothing where it has fewer.
-__device__ __forceinline__ AttendTile chunk_tile(const AttendArgs& p, int from, int end, int number) {
-  AttendTile tile{from, end, from < end ? p.step.positions[from] : 0, p.heads_a_group};
-  const int length = tile.position + 1, rows = p.chunk_rows(length, p.chunks), chunks = p.chunks_of(length);
-  if (number >= chunks) tile.first = end;
-  tile.begin = number * rows;
-  if (number + 1 < chunks) tile.until = tile.begin + rows;
-  return tile;
-}
-
-/// grid: (groups of heads, tiles of rows, chunks of their context); kTogether: a step of one sequence.
-template <int kColumns, bool kCoded, bool kTogether>
+/// grid: (groups of heads, tiles of rows, chunks of their context)
+template <int kColumns, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_kernel(const Timestamps timestamps, const __grid_constant__ AttendArgs p) {
 #ifdef SLUICE_WGMMA
@@ -168,8 +158,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int from = static_cast<int>(gridDim.y - 1 - blockIdx.y) * p.tile_rows(), rows = p.step.header->rows;
   const int end = min(from + p.tile_rows(), rows), group = static_cast<int>(blockIdx.x);
   const int chunk = static_cast<int>(blockIdx.z);
-  AttendTile tile = kTogether ? chunk_tile(p, from, end, chunk) : next_tile(p, from, end, rows);
-  const auto next = [&] { return kTogether ? AttendTile{end, end} : next_tile(p, tile.end, end, rows); };
+  AttendTile tile = p.together ? chunk_tile(p, from, end, chunk) : next_tile(p, from, end, rows);
   __syncthreads();
   pdl.wait();
   int before = 0;
@@ -177,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     asm volatile("setmaxnreg.dec.sync.aligned.u32 72;");
     const bool values = threadIdx.x >= 320;
     const int column = p.first_column(group, values);
-    for (; tile.first < end; tile = next()) {
+    for (; tile.first < end; tile = next_tile(p, tile.end, end, rows)) {
       bring_tiles<kColumns, kCoded>(p, tile, column, shared + (values ? S::kValuesAt : S::kKeysAt),
                                     values ? ring.value_full : ring.key_full,
                                     values ? ring.value_empty : ring.key_empty, before);
@@ -189,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, half = threadIdx.x / 128;
   const int first = half * kHalfTile, mine = first + warp * 16 + lane / 4;
   float* const factors = reinterpret_cast<float*>(shared + S::kFactorsAt) + first;
-  for (; tile.first < end; tile = next()) {
+  for (; tile.first < end; tile = next_tile(p, tile.end, end, rows)) {
     const int all = (tile.longest() + S::kKeys - 1) / S::kKeys;
     int tiles = 0;  // that the group's queries see
     if (first < tile.queries()) {
@@ -205,7 +194,7 @@ __global__ void __launch_bounds__(kThreads, 1)
                                        .least = tile.limit(first),
                                        .factor = {factors[mine - first], factors[mine - first + 8]}}};
       attend.run();
-      if constexpr (kTogether) {
+      if (p.together) {
         store_parts<kColumns, S::kKeys>(p, tile, group, mine, chunk, attend.rows);
       } else {
         store_rows<kColumns, S::kKeys>(p, tile, group, mine, attend.rows);
@@ -227,15 +216,11 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kColumns, bool kCoded>
 void launch_tiles(const AttendArgs& args, const Context& context) {
   const int64_t tiles = (context.step_rows + args.tile_rows() - 1) / args.tile_rows();
-  const auto grid = [&](int chunks) {
-    return dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(tiles),
-                static_cast<unsigned>(chunks));
-  };
-  constexpr int kBytes = Shape<kColumns>::kSharedBytes;
-  if (args.together)
-    return launch(context, attend_kernel<kColumns, kCoded, true>, {grid(args.chunks), dim3(kThreads), kBytes},
-                  args);
-  launch(context, attend_kernel<kColumns, kCoded, false>, {grid(1), dim3(kThreads), kBytes}, args);
+  launch(context, attend_kernel<kColumns, kCoded>,
+         {dim3(static_cast<unsigned>(args.groups), static_cast<unsigned>(tiles),
+               static_cast<unsigned>(args.together ? args.chunks : 1)),
+          dim3(kThreads), Shape<kColumns>::kSharedBytes},
+         args);
 }
 
 }  // namespace

@@ -397,7 +397,13 @@ void gqa_split_kv(const AttendArgs& args, const Context& context) {
 }
 
 void join_split_kv(const AttendArgs& args, const Context& context) {
-  args.q.columns == 64 ? join<64>(args, context) : join<128>(args, context);
+  switch (args.q.columns) {
+    case 64: return join<64>(args, context);
+    case 80: return join<80>(args, context);
+    case 96: return join<96>(args, context);
+    case 256: return join<256>(args, context);
+    default: return join<128>(args, context);
+  }
 }
 
 void gqa_split_kv(const AttendArgs& args, const GqaQueryArgs& heads, const Context& context) {

@@ -52,18 +52,21 @@ int64_t scratch_bytes(const Program& p, const Op& record, const Sizes& sizes) {
   reserve(sizes.rows, most_chunks(sizes.rows, sizes.sm_count));
   // Of one sequence. More rows have one chunk, which needs none.
   for (int64_t rows = 2; rows <= sizes.rows; ++rows) {
-    const int most = most_chunks_together(rows, heads, sizes.sm_count);
+    const int most = most_chunks_together(rows, heads, sizes.sm_count, kMlaTileQueries);
     if (most == 1) break;
     reserve(rows, most);
   }
   return bytes;
 }
 
-MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c, bool together) {
+/// tile_queries: those that rows of one sequence have together; 0: they have no kernel for that.
+MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c, int tile_queries) {
   Scratch scratch(c.scratch);
   const int64_t heads = p[op.q.id].heads();
-  const int most =
-      together ? most_chunks_together(c.step_rows, heads, c.sm_count) : most_chunks(c.step_rows, c.sm_count);
+  const int chunks_together =
+      tile_queries > 0 ? most_chunks_together(c.step_rows, heads, c.sm_count, tile_queries) : 1;
+  const bool together = c.one_sequence && chunks_together > 1;
+  const int most = together ? chunks_together : most_chunks(c.step_rows, c.sm_count);
   const Chunks chunks = take_chunks(scratch, c.step_rows, heads, most);
   return {c.step,
           c.memory.cache(op.cache.id),
@@ -77,11 +80,8 @@ MlaArgs attend_args(const Program& p, const MlaAttend& op, const Context& c, boo
           together};
 }
 void launch_sm90(const Program& p, const Op& record, const Context& c) {
-  const auto& op = std::get<MlaAttend>(record.args);
-  const bool together =
-      c.one_sequence && has_wgmma() && most_chunks_together(c.step_rows, p[op.q.id].heads(), c.sm_count) > 1;
-  const MlaArgs args = attend_args(p, op, c, together);
-  if (together) {
+  const MlaArgs args = attend_args(p, std::get<MlaAttend>(record.args), c, has_wgmma() ? kMlaTileQueries : 0);
+  if (args.together) {
     attend_together(args, c);
     return join_chunks(args, c);
   }
@@ -89,7 +89,7 @@ void launch_sm90(const Program& p, const Op& record, const Context& c) {
   has_wgmma() ? mla_attend_prefill(args, c) : mla_attend_sm80(args, c);
 }
 void launch_sm80(const Program& p, const Op& record, const Context& c) {
-  mla_attend_sm80(attend_args(p, std::get<MlaAttend>(record.args), c, false), c);
+  mla_attend_sm80(attend_args(p, std::get<MlaAttend>(record.args), c, kSmallTileQueries), c);
 }
 
 }  // namespace

@@ -38,8 +38,9 @@ struct MlaArgs {
   }
 };
 
-/// Queries of a thread block where rows are many, or of one sequence: the heads of neighbouring rows.
-inline constexpr int kMlaTileQueries = 64;
+/// Queries of a thread block where rows are many, or of one sequence: the heads of neighbouring rows; and
+/// within 99 KB of shared memory.
+inline constexpr int kMlaTileQueries = 64, kSmallTileQueries = 32;
 
 /// Chunks of a row at most, by the rows of the step: as many thread blocks as there are SMs, since a block
 /// takes one for itself; where rows alone fill them, no more than one.
@@ -50,8 +51,8 @@ inline int most_chunks(int64_t rows, int sm_count) {
 }
 
 /// The same of rows that are neighbours in one sequence: each chunk is a block's for every tile of queries.
-inline int most_chunks_together(int64_t rows, int64_t heads, int sm_count) {
-  const int64_t tiles = (rows * heads + kMlaTileQueries - 1) / kMlaTileQueries;
+inline int most_chunks_together(int64_t rows, int64_t heads, int sm_count, int tile_queries) {
+  const int64_t tiles = (rows * heads + tile_queries - 1) / tile_queries;
   return static_cast<int>(std::clamp<int64_t>(sm_count / tiles, 1, kMostChunks));
 }
 

@@ -2,6 +2,7 @@
 // sm_80): pieces of 32 positions, half a page, where the kernels of 9.0 hold two pages. A thread block takes
 //   few rows    16 heads of a row over a chunk of its context; join_chunks puts chunks together
 //   many rows   32 queries, the heads of neighbouring rows of a sequence, over their whole context
+//   together    the same in a step of one sequence, over a chunk of its context
 //
 // Two pieces are in shared memory, one on its way while the other is worked on (cp.async); keys and values
 // are the same numbers. Queries live in registers.
@@ -85,7 +86,16 @@ __device__ __forceinline__ Work chunk_work(const MlaArgs& p) {
   return {{row, first, min(16, p.q.heads - first), length}, begin, min(begin + rows, length)};
 }
 
-/// Few: 16 queries of one row, two halves each; otherwise 32 of several rows.
+/// 32 queries of a step of one sequence, over chunk `number` of the last row's context.
+__device__ __forceinline__ Work work_together(const MlaArgs& p, int tile, int number) {
+  const int first = tile * 32, length = p.length_of(0), rows = chunk_of(length, p.most_chunks);
+  return {{0, first, min(32, p.step.header->rows * p.q.heads - first), length},
+          number * rows,
+          min((number + 1) * rows, length)};
+}
+
+/// Few: 16 queries of one row, two halves each; otherwise 32 of several rows, in a step of one sequence with
+/// chunks of their context as the grid's y.
 template <bool kSplitKv, bool kCoded>
 __global__ void __launch_bounds__(kThreads, 1)
     attend_kernel(const Timestamps timestamps, const __grid_constant__ MlaArgs p, int tiles_of_group) {
@@ -100,6 +110,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   Work work;
   if constexpr (kSplitKv) {
     work = chunk_work(p);
+  } else if (p.together) {
+    work = work_together(p, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
   } else {
     // Later rows see more: they begin first.
     work.q = queries_of(p, kQueries, static_cast<int>(gridDim.x - 1 - blockIdx.x), tiles_of_group);
@@ -173,7 +185,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   QueryRowSums<kTiles> sum;
   float largest[kMine], all[kMine];  // all: this lane's weights
 #pragma unroll
-  for (int i = 0; i < kMine; ++i) largest[i] = -INFINITY, all[i] = 0;
+  for (int i = 0; i < kMine; ++i) {
+    // Of rows together some may see nothing of the last chunk: its weights are wiped out by the others'.
+    largest[i] = p.together ? -0x1p100f : -INFINITY, all[i] = 0;
+  }
 
   int buffer = 0;
   for (int from = work.begin; from < work.end; from += kPiece, buffer ^= kCoded ? 0 : 1) {
@@ -242,20 +257,22 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   // The whole context: the result. A chunk of it: its part, and what it has to be weighed with.
   const bool alone = work.begin == 0 && work.end == q.longest;
-  const int64_t part = kSplitKv ? int64_t{q.first_row} * p.most_chunks + blockIdx.x : 0;
+  const int chunk = static_cast<int>(kSplitKv ? blockIdx.x : blockIdx.y);
+  const auto part = [&](int query) {
+    return (int64_t{q.first_row + query / heads} * p.most_chunks + chunk) * heads + query % heads;
+  };
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const int mine = warp * kMine + i;
     const float whole = lane_sum(all[i]);
     if (lane != 0) continue;
     total[mine] = whole;
-    if (!alone && mine < q.count) p.weights[part * heads + q.first_query + mine] = {largest[i], whole};
+    if (!alone && mine < q.count) p.weights[part(q.first_query + mine)] = {largest[i], whole};
   }
   __syncthreads();
   sum.store(q.count, alone, total, [&](int mine) -> float* {
     const int query = q.first_query + mine;
-    return alone ? p.out(q.first_row + query / heads, query % heads)
-                 : p.parts + (part * heads + query) * kMlaRank;
+    return alone ? p.out(q.first_row + query / heads, query % heads) : p.parts + part(query) * kMlaRank;
   });
 }
 
@@ -264,6 +281,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 void mla_attend_sm80(const MlaArgs& args, const Context& context) {
   const bool coded = args.cache.coded > 0;
   const auto rows = static_cast<unsigned>(context.step_rows);
+  const int64_t pages = (std::max<int64_t>(1, context.longest) + kPageRows - 1) / kPageRows;
+  const auto chunks = static_cast<unsigned>(std::min<int64_t>(args.most_chunks, pages));
+  if (args.together) {
+    const auto tiles = (rows * static_cast<unsigned>(args.q.heads) + 31) / 32;
+    launch(context, coded ? attend_kernel<false, true> : attend_kernel<false, false>,
+           {dim3(tiles, chunks), dim3(kThreads), shared_bytes(2)}, args, 0);
+    return join_chunks(args, context);
+  }
   if (args.most_chunks == 1) {
     const int tiles = tiles_of_group(args.q.heads, 32);
     const auto groups = static_cast<unsigned>((context.step_rows + kGroupRows - 1) / kGroupRows);
@@ -271,8 +296,6 @@ void mla_attend_sm80(const MlaArgs& args, const Context& context) {
            {dim3(groups * static_cast<unsigned>(tiles)), dim3(kThreads), shared_bytes(2)}, args, tiles);
     return;
   }
-  const int64_t pages = (std::max<int64_t>(1, context.longest) + kPageRows - 1) / kPageRows;
-  const auto chunks = static_cast<unsigned>(std::min<int64_t>(args.most_chunks, pages));
   launch(
       context, coded ? attend_kernel<true, true> : attend_kernel<true, false>,
       {dim3(chunks, rows, static_cast<unsigned>((args.q.heads + 15) / 16)), dim3(kThreads), shared_bytes(1)},
