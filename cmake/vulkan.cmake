@@ -42,6 +42,7 @@ foreach(name product down)
   add_shader(${name}_dot4 ${shader_folder}/${name}.comp -DDOT4)
 endforeach()
 add_custom_target(vulkan_shaders DEPENDS ${binaries})  # for tests alone
+add_custom_target(vulkan_words DEPENDS ${words_files})
 file(CONFIGURE OUTPUT ${words_folder}/all.inc CONTENT "${all}" @ONLY)
 room(backend_vulkan backend/vulkan program)
 target_include_directories(backend_vulkan PRIVATE ${CMAKE_BINARY_DIR}/generated)

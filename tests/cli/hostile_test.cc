@@ -29,7 +29,7 @@ class Hostile : public testing::Test, public test::CommandFolder {
   }
 
   /// Runs a command on these bytes and holds it to the promises; true when it accepted the file.
-  bool survives(const std::string& bytes, std::vector<std::string> arguments) const {
+  bool survives([[maybe_unused]] const std::string& bytes, std::vector<std::string> arguments) const {
     const test::MeasuredRun outcome = measure(std::move(arguments));
     const int code = outcome.code;
     EXPECT_TRUE(code == 0 || code == 1) << code << ": " << outcome.err;

@@ -95,7 +95,7 @@ TEST(Golden, CpuGivesTheSameBitsWithACacheOfEightBits) {
                                      std::pair(oracle_case("qwen2", "qwen2"), kRowsOfGrouped)}) {
     for (const backend::cpu::Isa isa : usable_isas()) {
       SCOPED_TRACE(golden.model + " " + std::string(backend::cpu::isa_name(isa)));
-      const auto logits = [&](int threads, int64_t rows) {
+      const auto logits = [&, &golden = golden](int threads, int64_t rows) {
         return logits_of(golden, *backend::make_cpu_backend({.threads = threads, .isa = isa}), rows,
                          quant::Type::Q8_0);
       };
@@ -116,7 +116,7 @@ TEST(Golden, CpuGivesTheSameBitsWhateverTheRowsThreadsAndRepacking) {
                                      std::pair(golden_case("kimi-linear-q4_k_m", kHybrid), kRowsOfLatent)}) {
     for (const backend::cpu::Isa isa : usable_isas()) {
       SCOPED_TRACE(golden.model + " " + std::string(backend::cpu::isa_name(isa)));
-      const auto logits = [&](int threads, int64_t rows, bool repack) {
+      const auto logits = [&, &golden = golden](int threads, int64_t rows, bool repack) {
         return logits_of(
             golden, *backend::make_cpu_backend({.threads = threads, .repack = repack, .isa = isa}), rows);
       };

@@ -201,7 +201,9 @@ TEST(OutputParser, AnOpeningTagMayStandBeforeSeveralCalls) {
                                                          {"nemotron", "<TOOLCALL>", "</TOOLCALL>"},
                                                          {"mistral_list", "[TOOL_CALLS]", ""}};
   for (const auto& [format, open, close] : forms) {
-    const auto run = [&](const std::string& text) { return parse_all_ways(format, tools(), false, text); };
+    const auto run = [&format = format](const std::string& text) {
+      return parse_all_ways(format, tools(), false, text);
+    };
     EXPECT_EQ(run("A" + open + "[" + first + " , " + second + "]\n" + close + " B"),
               expected("", "A\nB", {both[0], both[1]}));
     EXPECT_EQ(run(open + "[" + first + "]" + close), expected("", "", {both[0]}));
@@ -290,8 +292,8 @@ TEST(OutputParser, MiniMaxAndFunctionary) {
   EXPECT_EQ(minimax("</think><minimax:tool_call>\n" + call_f +
                     "<invoke name=\"ping\">\n</invoke>\n</minimax:tool_call>"),
             expected("", "", {f, call("ping")}));
-  const std::string text = "<minimax:tool_call>\n<invoke name=f>";
-  EXPECT_EQ(minimax("</think>" + text), expected("", text));
+  const std::string unquoted = "<minimax:tool_call>\n<invoke name=f>";
+  EXPECT_EQ(minimax("</think>" + unquoted), expected("", unquoted));
 
   const auto functionary = [](std::string_view text) {
     return parse_all_ways("functionary", tools(), false, text);
