@@ -6,6 +6,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -88,17 +90,24 @@ constexpr float kOddScales16 = 18.466f,
 constexpr float kIq2XxsPoints = 23.118f, kIq2XsPoints = 24.217f, kIq2SPoints = 24.430f,
                 kIq3XxsPoints = 30.849f, kIq3SPoints = 7.594f, kIq1Points = 0.7809f;
 
+/// Unsigned E4M3's numbers by their codes.
+std::array<float, 127> e4m3_values() {
+  std::array<float, 127> values{};
+  for (int code = 0; code < 127; ++code) {
+    const auto mantissa = static_cast<float>(code & 7);
+    values[static_cast<size_t>(code)] =
+        code < 8 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, (code >> 3) - 10);
+  }
+  return values;
+}
+
 /// An unsigned E4M3 scale, one of two neighbours, so that the mean square over many is scale^2.
 std::byte e4m3_near(float scale, uint64_t word) {
-  const auto value = [](int code) {
-    const auto mantissa = static_cast<float>(code & 7);
-    return code < 8 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, (code >> 3) - 10);
-  };
-  int code = 0;
-  while (code < 0x7D && value(code + 1) <= scale) ++code;
-  const float low = value(code) * value(code), high = value(code + 1) * value(code + 1);
+  static const std::array<float, 127> values = e4m3_values();
+  const auto above = std::upper_bound(values.begin() + 1, values.end() - 1, scale);
+  const float low = above[-1] * above[-1], high = above[0] * above[0];
   const bool upper = static_cast<float>(word & 0xFFFF) < (scale * scale - low) / (high - low) * 65536.0f;
-  return static_cast<std::byte>(code + (upper ? 1 : 0));
+  return static_cast<std::byte>(above - values.begin() - (upper ? 0 : 1));
 }
 
 /// IQ1_M's d: four bits in the highest of each of four times sixteen.
