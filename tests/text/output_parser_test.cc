@@ -659,9 +659,15 @@ TEST(OutputParser, TimeIsLinear) {
       "<function=f><parameter=s>" + repeated("</function>\n", size),
       "<function=f><parameter=s>" + repeated("\n", size),
   };
+  // Tags of another format are text, or end a call at once, as <tool_call> and words do above.
+  const auto concerns = [](std::string_view format, const std::string& text) {
+    return (format == "glm47" || text.find("<arg_key>") == std::string::npos) &&
+           (format == "qwen3coder" || text.find("<function=") == std::string::npos);
+  };
   for (const char* format : {"glm47", "qwen3coder", "hermes", "llama3"}) {
     for (const bool thinking : {false, true}) {
       for (const std::string& text : texts) {
+        if (!concerns(format, text)) continue;
         const double time = seconds([&] { parse_output(output_format(format), tools(), thinking, text, 1); });
         EXPECT_LT(time, 1 * kSlowdown) << format << " " << thinking << " " << text.substr(0, 60);
       }
