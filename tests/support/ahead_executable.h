@@ -101,7 +101,9 @@ class AheadExecutable : public program::Executable {
       const auto logits = std::span(step.logits).subspan(i * columns, columns);
       row_.clear();
       for (size_t c = 0; c < columns; ++c) row_.push_back({logits[c], static_cast<int32_t>(c)});
-      std::ranges::stable_sort(row_, std::ranges::greater(), &program::Likely::logit);
+      std::partial_sort(row_.begin(), row_.begin() + kTop, row_.end(), [](const auto& a, const auto& b) {
+        return a.logit > b.logit || (a.logit == b.logit && a.token < b.token);
+      });
       row_.resize(kTop);
       step.top.insert(step.top.end(), row_.begin(), row_.end());
       drawn_.push_back(draw_exactly(row_, step.wants[i].draw).token);

@@ -38,8 +38,9 @@ inline void expect_agreement(CaseRun& run, const std::vector<std::vector<float>>
     for (size_t i = 0; i < expected[r].size(); ++i) {
       ASSERT_TRUE(std::isfinite(expected[r][i])) << run.program()[ids[r]].name << " element " << i;
       ASSERT_TRUE(std::isfinite(results[r][i])) << run.program()[ids[r]].name << " element " << i;
-      error += std::pow(expected[r][i] - results[r][i], 2);
-      norm += std::pow(expected[r][i], 2);
+      const double of_judge = expected[r][i], off = expected[r][i] - results[r][i];
+      error += off * off;
+      norm += of_judge * of_judge;
     }
     ASSERT_GT(norm, 0) << "a result of zeros proves nothing";
     EXPECT_LE(std::sqrt(error / norm), tested.tolerance(run.program())) << run.program()[ids[r]].name;

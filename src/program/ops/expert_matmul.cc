@@ -1,5 +1,8 @@
 #include "program/ops/expert_matmul.h"
 
+#include <map>
+#include <vector>
+
 #include "program/ops/checks.h"
 
 namespace sluice::program {
@@ -24,14 +27,21 @@ Cost ExpertMatmul::cost(const Program& p, const StepShape& shape) const {
 void ExpertMatmul::reference(RefMemory& memory, const StepInput& input) const {
   const Program& p = memory.program();
   const int64_t outputs = p[weight.id].shape[1], inputs = p[weight.id].columns(), used = p[ids.id].columns();
-  std::vector<float> w(static_cast<size_t>(inputs));
+  struct Pair {
+    const float* in;
+    float* out;
+  };
+  std::map<int32_t, std::vector<Pair>> of_experts;  // so a weight is decoded once for all rows
   for (int64_t r = 0; r < input.rows(); ++r) {
-    for (int64_t k = 0; k < used; ++k) {
-      const float* x = memory.row(in.id, r, p[in.id].heads() == 1 ? 0 : k);
-      for (int64_t n = 0; n < outputs; ++n) {
-        memory.weight_row(weight.id, memory.int_row(ids.id, r)[k], n, w.data());
-        memory.row(out.id, r, k)[n] = ref_dot(x, w.data(), inputs);
-      }
+    for (int64_t k = 0; k < used; ++k)
+      of_experts[memory.int_row(ids.id, r)[k]].push_back(
+          {memory.row(in.id, r, p[in.id].heads() == 1 ? 0 : k), memory.row(out.id, r, k)});
+  }
+  std::vector<float> w(static_cast<size_t>(inputs));
+  for (const auto& [expert, pairs] : of_experts) {
+    for (int64_t n = 0; n < outputs; ++n) {
+      memory.weight_row(weight.id, expert, n, w.data());
+      for (const Pair& pair : pairs) pair.out[n] = ref_dot(pair.in, w.data(), inputs);
     }
   }
 }
