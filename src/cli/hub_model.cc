@@ -6,7 +6,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <memory>
@@ -17,6 +16,7 @@
 #include "base/error.h"
 #include "cli/loading.h"
 #include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/version.h"
 #include "quant/types.h"
 
@@ -48,16 +48,12 @@ class Rate {
 class FetchingBar {
  public:
   void show(const hub::Progress& progress) {
-    const int64_t now = now_ns();
     const bool done = progress.done_bytes == progress.total_bytes;
-    if (now < next_ns_ && !done) return;
+    const int64_t now = now_ns();
     if (terminal_) {
-      next_ns_ = now + 100'000'000;
-      const double rate = rate_.add(now, progress.done_bytes);
-      note("\r{}\x1b[K", fetching_text(progress, rate));
-      drawn_ = true;
-      if (done) clear();
-    } else {
+      bar_.show([&] { return fetching_text(progress, rate_.add(now, progress.done_bytes)); });
+      if (done) bar_.clear();
+    } else if (now >= next_ns_ || done) {
       next_ns_ = now + 1'000'000'000;
       const auto tenth = static_cast<int>(10 * static_cast<double>(progress.done_bytes) /
                                           static_cast<double>(std::max<int64_t>(progress.total_bytes, 1)));
@@ -65,21 +61,16 @@ class FetchingBar {
       if (tenth != tenth_) note("sluice: {}: {}\n", progress.name, fetching_text(progress, rate));
       tenth_ = tenth;
     }
-    std::fflush(stderr);
   }
 
   void line(const std::string& text) {
-    clear();
+    bar_.clear();
     note("sluice: {}\n", terminal_safe(text));
   }
 
  private:
-  void clear() {
-    if (drawn_) note("\r\x1b[K");
-    drawn_ = false;
-  }
-
-  bool terminal_ = ::isatty(STDERR_FILENO) == 1, drawn_ = false;
+  bool terminal_ = ::isatty(STDERR_FILENO) == 1;
+  ProgressLine bar_;
   int64_t next_ns_ = 0;
   int tenth_ = -1;
   Rate rate_;

@@ -1,5 +1,7 @@
-// Ctrl-C as a flag. A signal handler reaches nothing but a global, so this is one.
+// Signals as flags. A signal handler reaches nothing but a global, so these are some.
 #pragma once
+
+#include <pthread.h>
 
 #include <csignal>
 
@@ -7,21 +9,38 @@
 
 namespace sluice::cli {
 
-/// While it lives, SIGINT sets the flag, and system calls that wait return with EINTR, instead of ending the
-/// program. One at a time.
-class InterruptFlag {
+/// While it lives, the signal sets the flag and has no other effect, and system calls in which the thread
+/// that made it waits return with EINTR. One at a time.
+template <int kSignal>
+class SignalFlag {
  public:
-  InterruptFlag();
-  InterruptFlag(const InterruptFlag&) = delete;
-  InterruptFlag& operator=(const InterruptFlag&) = delete;
-  ~InterruptFlag();
+  SignalFlag() {
+    raised_ = false;
+    waiting_ = ::pthread_self();
+    struct sigaction action {};
+    action.sa_handler = [](int) {  // without SA_RESTART: reading must end
+      raised_ = true;
+      // Any thread may have got it; as a rule it is another one when a stopped program goes on.
+      if (::pthread_equal(::pthread_self(), waiting_) == 0) ::pthread_kill(waiting_, kSignal);
+    };
+    sigemptyset(&action.sa_mask);
+    ::sigaction(kSignal, &action, &before_);
+  }
+  SignalFlag(const SignalFlag&) = delete;
+  SignalFlag& operator=(const SignalFlag&) = delete;
+  ~SignalFlag() { ::sigaction(kSignal, &before_, nullptr); }
 
   static std::atomic<bool>& raised() { return raised_; }
 
  private:
   static inline std::atomic<bool> raised_{false};
+  static inline pthread_t waiting_{};
   static_assert(std::atomic<bool>::is_always_lock_free);
   struct sigaction before_ {};
 };
+
+using InterruptFlag = SignalFlag<SIGINT>;  ///< Ctrl-C
+using ResizeFlag = SignalFlag<SIGWINCH>;   ///< the terminal has another size
+using ContinueFlag = SignalFlag<SIGCONT>;  ///< after Ctrl-Z the shell goes on with the program
 
 }  // namespace sluice::cli

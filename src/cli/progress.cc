@@ -54,7 +54,7 @@ std::function<void(int64_t done, int64_t total)> prompt_bar() {
 }
 
 std::string bar_text(const std::string& what, int64_t done, int64_t total, const std::string& amount) {
-  constexpr int kCells = 24;
+  constexpr int kCells = 10;  // in 80 columns there is room for what a pull tells behind them
   const double share = static_cast<double>(done) / static_cast<double>(std::max<int64_t>(total, 1));
   const auto cells = static_cast<size_t>(share * kCells);
   return fmt::format("{}  [{:<{}}] {:3.0f} %  {}", what, std::string(cells, '#'), kCells, 100 * share,

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "cli/output.h"
 
@@ -33,23 +34,25 @@ void ReplyPrinter::show(const text::OutputEvent& event, int64_t thinking_tokens)
 
 void ReplyPrinter::think(std::string_view text) {
   if (!shows_thinking_ || text.empty()) return;
-  if (!thinking_) {
-    if (dims_) note_text("\x1b[2m");
-    if (style_.fold) note_text("thinking ...");
-  }
-  thinking_ = true;
+  if (!std::exchange(thinking_, true) && style_.fold) note_text(dim("thinking ..."));
   if (style_.fold) return;
   const int columns = terminal_has_sequences() ? terminal_columns(STDERR_FILENO) : 0;
-  note_text(thought_.push(terminal_safe(text), columns));
+  note_text(dim(thought_.push(terminal_safe(text), columns)));
+}
+
+// A piece by itself: a signal may end the program behind any, and the terminal is others' then.
+std::string ReplyPrinter::dim(const std::string& piece) const {
+  return dims_ && !piece.empty() ? "\x1b[2m" + piece + "\x1b[0m" : piece;
 }
 
 void ReplyPrinter::end_thinking() {
   if (!thinking_) return;
   thinking_ = false;
   if (style_.fold) {
-    note_text(fmt::format("{}thought for {} tokens", dims_ ? "\r\x1b[K" : "\n", thinking_tokens_));
+    note_text(dims_ ? "\r\x1b[K" : "\n");
+    note_text(dim(fmt::format("thought for {} tokens", thinking_tokens_)));
   }
-  note_text(dims_ ? "\x1b[0m\n\n" : "\n\n");
+  note_text("\n\n");
 }
 
 }  // namespace sluice::cli

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 
 #include "cli/word_wrap.h"
 #include "text/output_parser.h"
@@ -24,6 +26,7 @@ class ReplyPrinter {
  private:
   void think(std::string_view text);
   void end_thinking();
+  std::string dim(const std::string& piece) const;
 
   Style style_;
   bool shows_thinking_, dims_;

@@ -18,6 +18,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string_view>
+#include <utility>
 
 #include "base/error.h"
 #include "cli/interrupt.h"
@@ -36,6 +37,7 @@ constexpr const char* kBracketsOn = "\x1b[?2004h";
 constexpr const char* kBracketsOff = "\x1b[?2004l";
 constexpr const char* kPasteBegins = "\x1b[200~";
 constexpr std::string_view kPasteEnds = "\x1b[201~";
+constexpr wchar_t kToTheEnd = L'\x05';  ///< the key that moves to the end of the line
 
 /// Appends a line to a file that only this user can read; whatever fails is left at that.
 void append_line(const std::string& path, std::string line) {
@@ -91,6 +93,7 @@ class TerminalInput : public LineInput {
   }
   static char* prompt(EditLine* edit) { return of(edit).prompt_.data(); }
   static int read_character(EditLine* edit, wchar_t* out);
+  void follow_terminal();
   static unsigned char complete(EditLine* edit, int key);
   static unsigned char paste(EditLine* edit, int key);
   void remember(const std::string& line);
@@ -134,15 +137,32 @@ TerminalInput::TerminalInput(std::string history_path, std::vector<std::string> 
   el_source(edit_, nullptr);  // ~/.editrc has the last word
 }
 
+// After Ctrl-Z the shell has the terminal in its own mode, and its lines stand where this one was; a terminal
+// of another size shows it otherwise. It is drawn anew from the beginning of the cursor's row.
+void TerminalInput::follow_terminal() {
+  const bool continued = ContinueFlag::raised().exchange(false);
+  if (!ResizeFlag::raised().exchange(false) && !continued) return;
+  if (continued) {
+    el_set(edit_, EL_PREP_TERM, 0);  // it takes its mode for the terminal's
+    el_set(edit_, EL_PREP_TERM, 1);
+    if (brackets_) std::fputs(kBracketsOn, stdout);
+  }
+  el_resize(edit_);
+  std::fputs(brackets_ ? "\r\x1b[J" : "\r", stdout);
+  el_wset(edit_, EL_REFRESH);
+}
+
 // One character; -1 also for Ctrl-C, which libedit by itself would miss.
 int TerminalInput::read_character(EditLine* edit, wchar_t* out) {
   TerminalInput& self = of(edit);
   std::mbstate_t state{};
   while (true) {
     if (InterruptFlag::raised()) {
-      self.interrupted_ = true;
-      return -1;
+      if (std::exchange(self.interrupted_, true)) return -1;
+      *out = kToTheEnd;  // what comes next is to stand below the line's last row
+      return 1;
     }
+    self.follow_terminal();
     char byte = 0;
     const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
     if (got == 0) return 0;
@@ -223,6 +243,8 @@ LineInput::Status TerminalInput::read(const char* prompt, std::string& line) {
   prompt_ = prompt;
   interrupted_ = false;
   InterruptFlag::raised() = false;
+  const ResizeFlag resized;
+  const ContinueFlag continued;
   el_resize(edit_);
   // Before the prompt is there: a Ctrl-D typed in the line mode until then would be lost.
   el_set(edit_, EL_PREP_TERM, 1);

@@ -39,10 +39,9 @@ TEST_F(LoadingTest, EveryCommandThatRunsAModelKnowsTheFlag) {
 }
 
 TEST_F(LoadingTest, TheBarSaysHowFarPackingIs) {
-  EXPECT_EQ(loading_bar_text(0, 17'200'000'000),
-            "loading weights  [                        ]   0 %  0 B of 17.20 GB");
+  EXPECT_EQ(loading_bar_text(0, 17'200'000'000), "loading weights  [          ]   0 %  0 B of 17.20 GB");
   EXPECT_EQ(loading_bar_text(8'600'000'000, 17'200'000'000),
-            "loading weights  [############            ]  50 %  8.60 GB of 17.20 GB");
+            "loading weights  [#####     ]  50 %  8.60 GB of 17.20 GB");
 }
 
 TEST_F(LoadingTest, ThereIsNoBarWhereStandardErrorIsNoTerminal) {

@@ -4,12 +4,16 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <termios.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
 #include <functional>
 
+#include "cli/hub_model.h"
 #include "cli/progress.h"
 #include "cli/reply_printer.h"
 #include "support/command.h"
@@ -90,6 +94,23 @@ class Terminal {
     process_ = -1;
     return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
   }
+  void resize(uint16_t columns) {
+    const winsize size{40, columns, 0, 0};
+    ::ioctl(terminal_, TIOCSWINSZ, &size);
+  }
+  /// Stops the process as Ctrl-Z does, and leaves the terminal in a shell's mode. The mode that it had.
+  termios stop() {
+    ::kill(process_, SIGSTOP);
+    int status = 0;
+    EXPECT_EQ(::waitpid(process_, &status, WUNTRACED), process_);
+    termios before{};
+    ::tcgetattr(terminal_, &before);
+    termios lines = before;
+    lines.c_lflag |= ICANON | ECHO;
+    ::tcsetattr(terminal_, TCSANOW, &lines);
+    return before;
+  }
+  void go_on() { ::kill(process_, SIGCONT); }
   const std::string& seen() const { return seen_; }
 
  private:
@@ -235,6 +256,53 @@ TEST_F(TerminalChat, TabCompletesCommands) {
   leave(terminal);
 }
 
+TEST_F(TerminalChat, CtrlCLeavesALineOfSeveralRowsWhole) {
+  Terminal terminal(chat(), 40);
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type(std::string(100, 'x') + "end");
+  ASSERT_TRUE(terminal.wait_for("end")) << terminal.seen();
+  terminal.type("\x01");
+  ASSERT_TRUE(terminal.wait_for("\x1b[2A")) << terminal.seen();  // to the first of three rows
+  const size_t before = terminal.seen().size();
+  terminal.type(kCtrlC);
+  ASSERT_TRUE(terminal.wait_for(kNextPrompt)) << terminal.seen();
+  const std::string after = terminal.seen().substr(before);
+  EXPECT_EQ(std::ranges::count(after, '\n'), 3) << after;  // the next prompt stands below all of them
+  leave(terminal);
+}
+
+TEST_F(TerminalChat, ALineIsThereAgainAfterCtrlZ) {
+  Terminal terminal(chat());
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("/show nfo");
+  ASSERT_TRUE(terminal.wait_for("nfo")) << terminal.seen();
+  for (int i = 0; i < 3; ++i) {
+    const termios lines = terminal.stop();
+    ASSERT_EQ(lines.c_lflag & ICANON, 0u);
+    terminal.go_on();  // in the shell's mode
+    ASSERT_TRUE(terminal.wait_for("\x1b[?2004h\r\x1b[J>>> /show nfo")) << i << terminal.seen();
+  }
+  terminal.type("\x1b[D\x1b[D\x1b[Di\r");  // keys are keys
+  ASSERT_TRUE(terminal.wait_for("messages           0")) << terminal.seen();
+  leave(terminal);
+}
+
+TEST_F(TerminalChat, ALineFollowsTheTerminalsWidth) {
+  Terminal terminal(chat(), 40);
+  ASSERT_TRUE(terminal.wait_for(">>> "));
+  terminal.type("a line of twenty-six signs");
+  ASSERT_TRUE(terminal.wait_for("signs")) << terminal.seen();
+  terminal.resize(60);
+  ASSERT_TRUE(terminal.wait_for(">>> a line of twenty-six signs")) << terminal.seen();
+  terminal.type(" and as many once more");  // beyond 40 columns
+  ASSERT_TRUE(terminal.wait_for(" and as many once more")) << terminal.seen();
+  terminal.resize(30);
+  ASSERT_TRUE(terminal.wait_for(">>> a line of twenty-six signs")) << terminal.seen();
+  ASSERT_TRUE(terminal.wait_for(" and as many once more")) << terminal.seen();
+  terminal.type(kCtrlC);
+  leave(terminal);
+}
+
 /// As a terminal sends what is pasted.
 std::string pasted(const std::string& text) { return "\x1b[200~" + text + "\x1b[201~"; }
 
@@ -328,7 +396,7 @@ std::string printed(bool fold, const char* terminal_type) {
 
 TEST(ProgressLine, StaysWithinOneLineOfTheTerminal) {
   if (!has_terminals()) GTEST_SKIP() << kNoTerminals;
-  const std::string whole = "lädt  [############            ]  50 %  5 of 10";
+  const std::string whole = "lädt  [#####     ]  50 %  5 of 10";
   const std::vector<std::pair<uint16_t, size_t>> cases = {
       {0, whole.size()}, {80, whole.size()}, {21, 20}, {3, 1}};  // no half of a character
   for (const auto& [columns, room] : cases) {
@@ -345,12 +413,32 @@ TEST(ProgressLine, StaysWithinOneLineOfTheTerminal) {
   }
 }
 
+// "4.20 GB of 18.30 GB  85.00 MB/s, 12:51 left" has room in the 80 columns that a terminal has.
+TEST(ProgressLine, OfAPullStaysWithinOneLineToo) {
+  if (!has_terminals()) GTEST_SKIP() << kNoTerminals;
+  const hub::Progress progress{"user/model:Q4_K_M", 4'200'000'000, 18'300'000'000};
+  EXPECT_LT(fetching_text(progress, 85e6).size(), 80u);
+  EXPECT_LT(fetching_text(progress, 999e3).size(), 80u);
+  for (const uint16_t columns : {80, 40}) {
+    Terminal terminal(
+        [&] {
+          hub_listener().progress(progress);
+          std::fflush(nullptr);
+          ::_exit(0);
+        },
+        columns);
+    EXPECT_EQ(terminal.finish(), 0);
+    EXPECT_EQ(terminal.seen(), "\r" + fetching_text(progress, 0).substr(0, columns - 1u) + "\x1b[K\r\x1b[K");
+  }
+}
+
 TEST(ReplyPrinter, DimsOrFoldsThinkingAndDefusesControlCharacters) {
   if (!has_terminals()) GTEST_SKIP() << kNoTerminals;
   EXPECT_EQ(printed(false, "xterm"),
-            "\x1b[2mLet me see.\uFFFD]0;evil\uFFFD\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
-  EXPECT_EQ(printed(true, "xterm"),
-            "\x1b[2mthinking ...\r\x1b[Kthought for 6 tokens\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
+            "\x1b[2mLet me\x1b[0m\x1b[2m see.\uFFFD]0;evil\uFFFD\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
+  EXPECT_EQ(
+      printed(true, "xterm"),
+      "\x1b[2mthinking ...\x1b[0m\r\x1b[K\x1b[2mthought for 6 tokens\x1b[0m\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
   EXPECT_EQ(printed(true, "dumb"), "thinking ...\r\nthought for 6 tokens\r\n\r\nA fox\uFFFD[2J\uFFFDm.");
 }
 
