@@ -59,10 +59,7 @@ void remove(const std::vector<std::string>& names) {
     if (name.quant.empty()) {
       freed = cache.remove(name.repository);
     } else {
-      const auto cached = cache.find(name, {});
-      if (!cached)
-        fail("{}: is not in {}; `sluice list` shows what is", name.text(), settings.cache.string());
-      freed = cache.remove(*cached);
+      freed = cache.remove(cache.get(name, {}));
     }
     note("sluice: {}: removed, {} are free again\n", name.text(), hub::size_text(freed));
   }

@@ -179,22 +179,25 @@ std::vector<Cached> Cache::models() const {
   return out;
 }
 
-std::optional<Cached> Cache::find(const ModelName& name, const Taste& taste) const {
+Cached Cache::get(const ModelName& name, const Taste& taste) const {
   const std::vector<Cached> cached = models(name.repository);
+  if (cached.empty()) fail("{}: is not in {}; `sluice list` shows what is", name.text(), root_.string());
   std::vector<Model> there;
   there.reserve(cached.size());
   for (const Cached& one : cached) there.push_back(one.model);
   std::ranges::stable_sort(there, {}, &Model::bytes);
-  if (there.empty()) return {};
-  const Model* chosen = nullptr;
-  try {
-    chosen = &choose(there, name, taste);
-  } catch (const Error&) {
-    return {};  // not here; whoever knows the whole repository says what is wrong with the name
-  }
+  const Model& chosen = choose(there, name, taste);
   return *std::ranges::find_if(cached, [&](const Cached& one) {
-    return one.model.quant == chosen->quant && one.model.files.front().path == chosen->files.front().path;
+    return one.model.quant == chosen.quant && one.model.files.front().path == chosen.files.front().path;
   });
+}
+
+std::optional<Cached> Cache::find(const ModelName& name, const Taste& taste) const {
+  try {
+    return get(name, taste);
+  } catch (const Error&) {
+    return {};  // whoever knows the whole repository says what is wrong with the name
+  }
 }
 
 fs::path Cache::link(const Repository& repository, const std::string& commit, const File& file,

@@ -56,7 +56,9 @@ class Cache {
   std::vector<Cached> models(const Repository& repository) const;
   /// Of all repositories, in the order of their names.
   std::vector<Cached> models() const;
-  /// The model that a name means among these; none: there is none. Throws Error where it may be several.
+  /// The model that a name means among these. Throws Error that lists what there is.
+  Cached get(const ModelName& name, const Taste& taste) const;
+  /// The same; none where it would throw.
   std::optional<Cached> find(const ModelName& name, const Taste& taste) const;
 
   /// Makes a file of a revision a link to its blob. Returns the link's path.

@@ -42,20 +42,46 @@ bool is_format(std::string_view name) {
   return name.size() >= 2 && name[0] == 'q' && is_digit(name[1]);
 }
 
-/// The format that a file's name ends with, in capitals; or all of the name.
-std::string quant_of(const std::string& stem) {
-  const std::string name = with(stem, small);
-  for (size_t at = 0; at <= name.size(); ++at) {
-    const bool begins = at == 0 || std::string_view("-._").find(name[at - 1]) != std::string_view::npos;
-    if (begins && is_format(std::string_view(name).substr(at))) return with(stem.substr(at), capital);
-  }
-  return stem;
+bool begins_at(std::string_view name, size_t at) {
+  return at == 0 || std::string_view("-._").find(name[at - 1]) != std::string_view::npos;
 }
 
-std::string without_suffix(std::string_view path) {
+/// The format that a name ends with, in capitals; empty: none.
+std::string format_of(std::string_view name) {
+  const std::string smalls = with(name, small);
+  for (size_t at = 0; at < name.size(); ++at)
+    if (begins_at(name, at) && is_format(std::string_view(smalls).substr(at)))
+      return with(name.substr(at), capital);
+  return "";
+}
+
+/// Whether a format stands in a name, with more behind it: "M-Q4_K_M-imat".
+bool has_format(std::string_view name, const std::string& format) {
+  const std::string smalls = with(name, small), wanted = with(format, small);
+  if (!is_format(wanted)) return false;
+  for (size_t at = smalls.find(wanted); at != std::string::npos; at = smalls.find(wanted, at + 1)) {
+    const size_t end = at + wanted.size();
+    if (begins_at(smalls, at) && (end == smalls.size() || smalls[end] == '-' || smalls[end] == '.'))
+      return true;
+  }
+  return false;
+}
+
+/// The last part of a path, which is left without it.
+std::string_view take_last(std::string_view& path) {
   const size_t slash = path.rfind('/');
-  if (slash != std::string_view::npos) path.remove_prefix(slash + 1);
-  return std::string(path.substr(0, path.size() - kSuffix.size()));
+  const std::string_view last = slash == std::string_view::npos ? path : path.substr(slash + 1);
+  path = path.substr(0, slash == std::string_view::npos ? 0 : slash);
+  return last;
+}
+
+/// The format that a file's name ends with, or its folder's (Q4_K_M/model.gguf); or all of the file's name.
+std::string quant_of(std::string_view path) {
+  std::string_view stem = take_last(path);
+  stem.remove_suffix(kSuffix.size());
+  std::string format = format_of(stem);
+  if (format.empty()) format = format_of(take_last(path));
+  return format.empty() ? std::string(stem) : format;
 }
 
 /// "NAME-00002-of-00005".
@@ -99,9 +125,28 @@ bool goes_with_a_model(const std::string& path) {
   return is_block || has("mmproj") || has("imatrix");
 }
 
-bool is_file(const Model& model, std::string_view name) {
-  const std::string& path = model.files.front().path;
-  return is_end(path, name) || is_end(part_of(path).whole, name);
+template <typename Matches>
+std::vector<const Model*> those(const std::vector<Model>& models, Matches matches) {
+  std::vector<const Model*> out;
+  for (const Model& model : models)
+    if (matches(model)) out.push_back(&model);
+  return out;
+}
+
+std::vector<const Model*> files_of(const std::vector<Model>& models, std::string_view name) {
+  return those(models, [&](const Model& model) {
+    const std::string& path = model.files.front().path;
+    return is_end(path, name) || is_end(part_of(path).whole, name);
+  });
+}
+
+/// Those of a format; where there is none, Unsloth's mixtures around it, then those that only have its name
+/// in theirs.
+std::vector<const Model*> of_format(const std::vector<Model>& models, const std::string& format) {
+  auto out = those(models, [&](const Model& model) { return same(model.quant, format); });
+  if (out.empty()) out = those(models, [&](const Model& model) { return same(model.quant, "UD-" + format); });
+  if (out.empty()) out = those(models, [&](const Model& model) { return has_format(model.quant, format); });
+  return out;
 }
 
 }  // namespace
@@ -130,7 +175,7 @@ std::vector<Model> models_of(const std::vector<File>& files) {
     if (parts.files.empty() || parts.files.size() != parts.of) continue;
     Model model;
     for (auto& [number, file] : parts.files) model.files.push_back(file);
-    model.quant = quant_of(without_suffix(part_of(model.files.front().path).whole));
+    model.quant = quant_of(part_of(model.files.front().path).whole);
     models.push_back(std::move(model));
   }
   std::ranges::stable_sort(models, {}, &Model::bytes);
@@ -139,32 +184,23 @@ std::vector<Model> models_of(const std::vector<File>& files) {
 
 const Model& choose(const std::vector<Model>& models, const ModelName& name, const Taste& taste) {
   if (models.empty()) fail("{}: holds no GGUF model", name.repository.text());
-  std::vector<const Model*> meant;
-  const auto take = [&](auto matches) {
-    if (!meant.empty()) return;
-    for (const Model& model : models)
-      if (matches(model)) meant.push_back(&model);
-  };
-  if (with(name.quant, small).ends_with(kSuffix)) {
-    take([&](const Model& model) { return is_file(model, name.quant); });
-    if (meant.empty())
-      fail("{}: no file {}; there are {}", name.repository.text(), name.quant, list_of(models));
-  } else if (!name.quant.empty()) {
-    take([&](const Model& model) { return same(model.quant, name.quant); });
-    take([&](const Model& model) { return same(model.quant, "UD-" + name.quant); });
-    if (meant.empty()) fail("{}: no {}; there are {}", name.repository.text(), name.quant, list_of(models));
-  }
   if (!name.quant.empty()) {
+    const bool is_path = with(name.quant, small).ends_with(kSuffix);
+    const std::vector<const Model*> meant =
+        is_path ? files_of(models, name.quant) : of_format(models, name.quant);
     if (meant.size() == 1) return *meant.front();
+    if (meant.empty())
+      fail("{}: no {}{}; there are {}", name.repository.text(), is_path ? "file " : "", name.quant,
+           list_of(models));
     std::string files;
     for (const Model* model : meant)
       files += fmt::format("{}{}", files.empty() ? "" : ", ", model->files.front().path);
     fail("{}: {} files are {}: {}; name one as {}:FILE", name.repository.text(), meant.size(), name.quant,
          files, name.repository.text());
   }
-  const Model *usual = nullptr, *best = nullptr;
+  const std::vector<const Model*> usuals = of_format(models, kDefault);
+  const Model *usual = usuals.empty() ? nullptr : usuals.front(), *best = nullptr;
   for (const Model& model : models) {
-    if (same(model.quant, kDefault) && usual == nullptr) usual = &model;
     const bool read = !taste.reads || taste.reads(model.quant);
     if (read && model.bytes() <= taste.available_bytes) best = &model;
   }

@@ -13,7 +13,7 @@ namespace sluice::hub {
 
 /// A model as one GGUF file, or as all parts of a split one in their order.
 struct Model {
-  std::string quant;  ///< "Q4_K_M"; where the name tells none, the name without .gguf
+  std::string quant;  ///< "Q4_K_M"; where neither file nor folder end with one, the name without .gguf
   std::vector<File> files;
   int64_t bytes() const;
 };

@@ -195,12 +195,13 @@ class Pull {
 
 }  // namespace
 
-Revision revision_of(Http& http, const Settings& settings, const Repository& repository) {
+Revision revision_of(Http& http, const Settings& settings, const Repository& repository,
+                     const Listener& listener) {
   const std::string subject = repository.text();
   const std::string url =
       fmt::format("{}/api/models/{}/revision/main?blobs=true", settings.endpoint, subject);
   std::string body;
-  const Answer answer = patiently({}, subject, [&] { return http.get(url, kMostListBytes, body); });
+  const Answer answer = patiently(listener, subject, [&] { return http.get(url, kMostListBytes, body); });
   if (!answer.good()) fail_with(answer, settings, repository, "its list of files");
   const Json json = parse(body, subject);
   Revision revision{string_in(json, "sha"), {}};
@@ -217,7 +218,7 @@ fs::path pull(const Settings& settings, const ModelName& name, const Taste& tast
     fail("{}: is not in {}, and HF_HUB_OFFLINE forbids to ask for it", name.text(), settings.cache.string());
   try {
     Http http(settings);
-    const Revision revision = revision_of(http, settings, name.repository);
+    const Revision revision = revision_of(http, settings, name.repository, listener);
     const std::vector<Model> models = models_of(revision.files);
     return Pull(http, settings, name.repository, revision.commit, choose(models, name, taste), listener)
         .run();

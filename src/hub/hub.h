@@ -27,7 +27,8 @@ struct Listener {
 
 /// What the hub has of a repository at revision main. Throws Error when it tells names or hashes that are
 /// none.
-Revision revision_of(Http& http, const Settings& settings, const Repository& repository);
+Revision revision_of(Http& http, const Settings& settings, const Repository& repository,
+                     const Listener& listener);
 
 /// The path of a model's first file, after what is missing was fetched, checked and linked. Asks the hub in
 /// any case. Throws Error.

@@ -110,6 +110,27 @@ TEST_F(Choice, IsWhatTheNameSays) {
   EXPECT_EQ(chosen("u/r:M-Q5_K_M.gguf"), "x/M-Q5_K_M-00001-of-00002.gguf");
 }
 
+// The choice that llama.cpp makes, too: it looks for the format with a dash or dot behind it.
+TEST_F(Choice, KnowsFormatsOfFoldersAndWithinNames) {
+  models = models_of({{"Q4_K_M/model.gguf", 40, ""},
+                      {"M-Q8_0/model-00001-of-00002.gguf", 40, ""},
+                      {"M-Q8_0/model-00002-of-00002.gguf", 40, ""},
+                      {"BF16/M-Q6_K.gguf", 60, ""}});
+  EXPECT_THAT(quants(models), ElementsAre("Q4_K_M", "Q6_K", "Q8_0"));
+  EXPECT_EQ(chosen("u/r"), "Q4_K_M/model.gguf");
+  EXPECT_EQ(chosen("u/r:q8_0"), "M-Q8_0/model-00001-of-00002.gguf");
+  EXPECT_THAT(problem("u/r:model.gguf"), HasSubstr("2 files are model.gguf: Q4_K_M/model.gguf, M-Q8_0/"));
+  models = models_of(
+      {{"M-Q4_K_M-imat.gguf", 40, ""}, {"M.Q4_K_S.imat.gguf", 30, ""}, {"M-Q8_0-imat.gguf", 80, ""}});
+  EXPECT_EQ(chosen("u/r"), "M-Q4_K_M-imat.gguf");
+  EXPECT_EQ(chosen("u/r:q4_k_s"), "M.Q4_K_S.imat.gguf");
+  EXPECT_EQ(chosen("u/r:M-Q8_0-imat"), "M-Q8_0-imat.gguf");
+  EXPECT_THAT(problem("u/r:Q4_K"), HasSubstr("no Q4_K; there are"));
+  EXPECT_THAT(problem("u/r:imat"), HasSubstr("no imat; there are"));
+  models = models_of({{"M-Q4_K_M-imat.gguf", 40, ""}, {"M-Q4_K_M.gguf", 41, ""}});
+  EXPECT_EQ(chosen("u/r:Q4_K_M"), "M-Q4_K_M.gguf");
+}
+
 TEST_F(Choice, IsTheUsualOneOrTheBestThatFits) {
   EXPECT_EQ(chosen("u/r"), "M-Q4_K_M.gguf");
   const auto no_iq = [](std::string_view quant) { return !quant.starts_with("IQ"); };

@@ -52,7 +52,8 @@ TEST_F(HubCommand, PullsListsRunsAndRemoves) {
   EXPECT_THAT(run("inspect -hf user/tale").out, HasSubstr(file));
   EXPECT_EQ(run("bench -hf user/tale -p 4 -n 2 -r 1").code, 0);
   EXPECT_THAT(requests(), SizeIs(0));  // what is there is used without a question
-  EXPECT_EQ(run("rm user/tale:Q8_0").code, 1);
+  EXPECT_THAT(run("rm user/tale:Q8_0").err, HasSubstr("user/tale: no Q8_0; there are Q4_K_M"));
+  EXPECT_THAT(run("rm user/other:Q8_0").err, HasSubstr("user/other:Q8_0: is not in"));
   const CommandResult removed = run("rm user/tale:Q4_K_M");
   EXPECT_EQ(removed.code, 0) << removed.err;
   EXPECT_THAT(removed.err, HasSubstr("removed"));

@@ -131,8 +131,11 @@ TEST_F(Mirror, ComesAgainWhenTheHubIsBusy) {
   EXPECT_EQ(pull_text("user/model"), content);
   EXPECT_THAT(told, SizeIs(3));
   EXPECT_THAT(told, Each(HasSubstr("status 429")));
+  told.clear();
   faults(R"({"api_status": [429, "RateLimit"]})");
   EXPECT_THAT(problem("user/model"), HasSubstr("answers no more requests for now (status 429)"));
+  EXPECT_THAT(told, SizeIs(3));  // nobody waits for the list without knowing it
+  EXPECT_THAT(told, Each(HasSubstr("status 429; trying again in")));
 }
 
 TEST_F(Mirror, SaysWhatTheHubRefuses) {
