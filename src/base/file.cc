@@ -19,6 +19,8 @@
 namespace sluice {
 namespace {
 
+constexpr size_t kMostTextBytes = size_t{1} << 28;
+
 /// A file descriptor that closes itself.
 struct Descriptor {
   int fd;
@@ -75,8 +77,10 @@ MappedFile::~MappedFile() {
 }
 
 std::string read_file(const std::string& path) {
-  const Descriptor file{path == "-" ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0) fail("{}: {}", path, std::strerror(errno));
+  const bool piped = path == "-";
+  const std::string name = piped ? "standard input" : path;
+  const Descriptor file{piped ? STDIN_FILENO : ::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (file.fd < 0) fail("{}: {}", name, std::strerror(errno));
   std::string content;
   char buffer[1 << 16];
   while (true) {
@@ -84,8 +88,10 @@ std::string read_file(const std::string& path) {
     if (got == 0) return content;
     if (got > 0) {
       content.append(buffer, static_cast<size_t>(got));
+      if (content.size() > kMostTextBytes)
+        fail("{}: is longer than the {} MiB that a text may have", name, kMostTextBytes >> 20);
     } else if (errno != EINTR) {
-      fail("{}: {}", path, std::strerror(errno));
+      fail("{}: {}", name, std::strerror(errno));
     }
   }
 }

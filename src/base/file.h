@@ -29,7 +29,8 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// The whole file as a string; "-" is standard input. Throws Error "PATH: reason".
+/// The whole file as a string; "-" is standard input. Throws Error "PATH: reason", also of one that does not
+/// end within 256 MiB (a device, a model for a prompt).
 std::string read_file(const std::string& path);
 
 /// Writes the whole file. Throws Error "PATH: reason"; a partly written file is removed.

@@ -5,8 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <string_view>
@@ -96,6 +98,15 @@ std::string file_name(const std::string& model, const std::string& file) {
   return scheme_name(name.substr(0, name.find(':')) + ":" + file);
 }
 
+bool is_name_of_hub(const std::string& name) {
+  try {
+    hub::ModelName::parse(name);
+    return !name.ends_with(".gguf");
+  } catch (const UsageError&) {
+    return false;
+  }
+}
+
 void add_access_options(CLI::App& command) {
   command.add_option_function<std::string>(
       "--hf-token,--hft", [](const std::string& token) { ::setenv("HF_TOKEN", token.c_str(), 1); },
@@ -175,7 +186,11 @@ hub::Listener hub_listener() {
 }
 
 std::string local_path(const std::string& model) {
-  if (!model.starts_with(kHubScheme)) return model;
+  if (!model.starts_with(kHubScheme)) {
+    if (::access(model.c_str(), F_OK) != 0 && is_name_of_hub(model))
+      fail("{}: {}; -hf {} names a model of the hub", model, std::strerror(errno), model);
+    return model;
+  }
   const auto name =
       hub::ModelName::parse(std::string_view(model).substr(std::string_view(kHubScheme).size()));
   return hub::find_or_pull(hub_settings(), name, hub_taste(), hub_listener()).string();

@@ -72,7 +72,10 @@ std::string unexpected(const CLI::App& app) {
     return fmt::format("{}: no such flag{}", name, guess(name, flag_names(command)));
   }
   if (&command == &app) return fmt::format("{}: no such command{}", word, guess(word, command_names(app)));
-  return fmt::format("{}: one argument too many of {}", word, command.get_name());
+  const CLI::Option* text = command.get_option_no_throw("--prompt");
+  return fmt::format("{}: one argument too many of {}{}{}", word, command.get_name(),
+                     command.get_option_no_throw("-m") ? "; -m FILE or -hf USER/REPO names a model" : "",
+                     text != nullptr && text->get_type_name() == "TEXT" ? ", -p TEXT a text" : "");
 }
 
 std::string missing(const CLI::App& app, const std::string& message) {

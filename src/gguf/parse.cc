@@ -174,6 +174,8 @@ class Parser {
 
   void header() {
     const auto magic = as_text(take(std::min<uint64_t>(4, left()), "the magic"));
+    if (magic == "vers")
+      stop("is no GGUF file but, it seems, a pointer of Git LFS to one; `git lfs pull` fetches it");
     if (magic != "GGUF") stop("is no GGUF file: begins with \"{}\", expected \"GGUF\"", printable(magic));
     const uint32_t version = take_number<uint32_t>("the version");
     if (version != 0 && (version & 0xFFFF) == 0) {

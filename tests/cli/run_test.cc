@@ -136,6 +136,11 @@ TEST_F(Run, NamesWhatIsWrong) {
     const char* message;
   } cases[] = {
       {"run -m /nowhere.gguf", 1, "sluice: /nowhere.gguf: No such file or directory\n"},
+      {"run -m user/repo:Q4_K_M", 1,
+       "sluice: user/repo:Q4_K_M: No such file or directory; -hf user/repo:Q4_K_M names a model of the "
+       "hub\n"},
+      {"run -m models/none.gguf", 1, "sluice: models/none.gguf: No such file or directory\n"},
+      {"run -f /dev/zero", 1, "sluice: /dev/zero: is longer than the 256 MiB that a text may have\n"},
       {"run -f /nowhere.txt", 1, "sluice: /nowhere.txt: No such file or directory\n"},
       {"run --temp -1", 1, "sluice: "},
       {"run -c 4096", 1, "sluice: -c 4096: the model was made for a context of 2048\n"},

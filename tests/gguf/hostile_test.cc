@@ -88,6 +88,8 @@ TEST(Hostile, Headers) {
   expect_errors({
       {"empty", raw(""), "is no GGUF file: begins with \"\", expected \"GGUF\""},
       {"other", raw("PK\x03\x04 and more"), R"(is no GGUF file: begins with "PK\x03\x04", expected "GGUF")"},
+      {"pointer", raw("version https://git-lfs.github.com/spec/v1\n"),
+       "is no GGUF file but, it seems, a pointer of Git LFS"},
       {"short", raw("GG"), "is no GGUF file: begins with \"GG\""},
       {"version 1", RawFile().header(0, 0, 1), "has GGUF version 1, expected 2 or 3"},
       {"version 4", RawFile().header(0, 0, 4), "has GGUF version 4, expected 2 or 3"},
