@@ -8,13 +8,14 @@
 
 namespace sluice {
 
-/// Threads that can run at once: the affinity mask, cut by the cgroup's CPU quota; at least 1.
-int usable_threads();
+/// Threads that can run at once: the affinity mask, cut by the CPU quotas of its cgroup and of those above it
+/// (v1 or v2); at least 1. `root` as below.
+int usable_threads(const std::string& root = "");
 
 /// Physical memory that this process may still take, in bytes: what is free or can be freed (MemAvailable),
-/// cut by what is left under the memory.max of its cgroup (v2) and of those above; file caches count as free.
-/// Without /proc all that the machine has; kUnknownMemory when that cannot be told either. `root` stands
-/// before /proc and /sys, for tests.
+/// cut by what is left under the limit of its cgroup (v1 or v2) and of those above; file caches count as
+/// free. Without /proc all that the machine has; kUnknownMemory when that cannot be told either. `root`
+/// stands before /proc and /sys, for tests.
 inline constexpr int64_t kUnknownMemory = std::numeric_limits<int64_t>::max();
 int64_t available_memory_bytes(const std::string& root = "");
 

@@ -9,22 +9,11 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "base/affinity.h"
 
 namespace sluice {
-
-int usable_threads() {
-  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  if (const size_t cpus = usable_cpus().size(); cpus > 0) threads = static_cast<int>(cpus);
-  // cgroup v2: "QUOTA PERIOD" or "max PERIOD", both in microseconds.
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  double quota = 0, period = 0;
-  if (file >> quota >> period && quota > 0 && period > 0) {
-    threads = std::clamp(static_cast<int>(std::ceil(quota / period)), 1, threads);
-  }
-  return threads;
-}
 
 namespace {
 
@@ -54,24 +43,43 @@ int64_t number_after(const std::string& path, const std::string& name, int64_t a
   return absent;
 }
 
-/// What is left under one cgroup's memory.max; kUnknownMemory without a limit ("max") or without the file.
-int64_t left_in_cgroup(const std::string& folder) {
-  std::ifstream limit_file(folder + "/memory.max"), used_file(folder + "/memory.current");
+/// The folders of this process's cgroup and of those above it, in the tree of a controller of cgroups v1, or
+/// in the one tree of v2 (empty name). What a container sees of v1 are the host's paths below its own tree.
+std::vector<std::string> cgroups(const std::string& root, const std::string& controller) {
+  std::ifstream file(root + "/proc/self/cgroup");
+  std::string line, group;
+  while (std::getline(file, line)) {  // "4:cpu,cpuacct:/a/b"
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (second == std::string::npos) continue;
+    const std::string controllers = "," + line.substr(first + 1, second - first - 1) + ",";
+    if (controllers.find("," + controller + ",") != std::string::npos) group = line.substr(second + 1);
+  }
+  const std::string tree = root + "/sys/fs/cgroup" + (controller.empty() ? "" : "/" + controller);
+  std::vector<std::string> folders;
+  for (; group.starts_with('/') && group != "/"; group.erase(group.rfind('/')))
+    folders.push_back(tree + group);
+  folders.push_back(tree);
+  return folders;
+}
+
+/// What is left under one cgroup's limit; kUnknownMemory without a limit ("max") or without the file.
+int64_t left_in_cgroup(const std::string& folder, const char* limit_name, const char* used_name,
+                       const std::string& prefix) {
+  std::ifstream limit_file(folder + limit_name), used_file(folder + used_name);
   int64_t limit = 0, used = 0;
   if (!(limit_file >> limit) || !(used_file >> used)) return kUnknownMemory;
   for (const char* cache : {"active_file", "inactive_file"})
-    used -= number_after(folder + "/memory.stat", cache, 0);
+    used -= number_after(folder + "/memory.stat", prefix + cache, 0);
   return std::max<int64_t>(0, limit - std::max<int64_t>(0, used));
 }
 
-/// This process's cgroup as a path below the tree's root: "/a/b", or "" for the root itself.
-std::string own_cgroup(const std::string& root) {
-  std::ifstream file(root + "/proc/self/cgroup");
-  std::string line;
-  while (std::getline(file, line)) {
-    if (line.starts_with("0::/")) return line == "0::/" ? "" : line.substr(3);
-  }
-  return "";
+/// Processors that a quota comes to; 0: there is none ("max", or -1).
+double processors(double quota, double period) { return quota > 0 && period > 0 ? quota / period : 0; }
+
+double number_in(const std::string& path) {
+  std::ifstream file(path);
+  double number = 0;
+  return file >> number ? number : 0;
 }
 
 int64_t total_memory_bytes() {
@@ -81,15 +89,32 @@ int64_t total_memory_bytes() {
 
 }  // namespace
 
+int usable_threads(const std::string& root) {
+  int threads = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  if (const size_t cpus = usable_cpus().size(); cpus > 0) threads = static_cast<int>(cpus);
+  const auto limit = [&](double quota) {
+    if (quota > 0) threads = std::clamp(static_cast<int>(std::ceil(quota)), 1, threads);
+  };
+  for (const std::string& folder : cgroups(root, "")) {
+    std::ifstream file(folder + "/cpu.max");  // "QUOTA PERIOD" or "max PERIOD"
+    double quota = 0, period = 0;
+    if (file >> quota >> period) limit(processors(quota, period));
+  }
+  for (const std::string& folder : cgroups(root, "cpu"))
+    limit(processors(number_in(folder + "/cpu.cfs_quota_us"), number_in(folder + "/cpu.cfs_period_us")));
+  return threads;
+}
+
 int64_t available_memory_bytes(const std::string& root) {
   const int64_t kilobytes = number_after(root + "/proc/meminfo", "MemAvailable:", -1);
   int64_t available = kilobytes >= 0 ? kilobytes * 1024
                       : root.empty() ? total_memory_bytes()
                                      : kUnknownMemory;
-  for (std::string group = own_cgroup(root);; group.erase(group.rfind('/'))) {
-    available = std::min(available, left_in_cgroup(fmt::format("{}/sys/fs/cgroup{}", root, group)));
-    if (group.empty()) break;
-  }
+  for (const std::string& folder : cgroups(root, ""))
+    available = std::min(available, left_in_cgroup(folder, "/memory.max", "/memory.current", ""));
+  for (const std::string& folder : cgroups(root, "memory"))
+    available = std::min(
+        available, left_in_cgroup(folder, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_"));
   return available;
 }
 

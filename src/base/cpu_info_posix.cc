@@ -9,7 +9,9 @@
 
 namespace sluice {
 
-int usable_threads() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
+int usable_threads(const std::string&) {
+  return static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
 
 /// All that the machine has: nobody says what is left of it.
 int64_t available_memory_bytes(const std::string&) {

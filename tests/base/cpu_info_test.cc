@@ -68,6 +68,42 @@ TEST_F(AvailableMemory, TheTightestCgroupOnTheWayUpCounts) {
   EXPECT_EQ(available(), 150000);
 }
 
+TEST_F(AvailableMemory, CgroupsOfVersionOneCount) {
+  meminfo();
+  write("/proc/self/cgroup", "9:name=systemd:/\n4:memory:/docker/x\n2:cpu,cpuacct:/docker/x\n0::/\n");
+  const std::string tree = "/sys/fs/cgroup/memory";
+  write(tree + "/memory.limit_in_bytes", "9223372036854771712\n");  // no limit is none
+  write(tree + "/memory.usage_in_bytes", "123456\n");
+  EXPECT_EQ(available(), 4000 * 1024);
+  write(tree + "/docker/x/memory.limit_in_bytes", "1000000\n");
+  write(tree + "/docker/x/memory.usage_in_bytes", "400000\n");
+  write(tree + "/docker/x/memory.stat",
+        "active_file 1\ntotal_active_file 100000\ntotal_inactive_file 50000\n");
+  EXPECT_EQ(available(), 750000);
+  // A container's tree begins at its own group.
+  fs::remove_all(root_ + tree + "/docker");
+  write(tree + "/memory.limit_in_bytes", "500000\n");
+  EXPECT_EQ(available(), 376544);
+}
+
+class UsableThreads : public OwnTree {};
+
+TEST_F(UsableThreads, AreCutByQuotasOfEitherVersion) {
+  const int all = usable_threads(root_);
+  if (all < 2) GTEST_SKIP() << "skipped: quotas: one processor";
+  write("/proc/self/cgroup", "2:cpu,cpuacct:/a/b\n0::/c/d\n");
+  write("/sys/fs/cgroup/c/cpu.max", "max 100000\n");
+  write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "-1\n");
+  write("/sys/fs/cgroup/cpu/a/cpu.cfs_period_us", "100000\n");
+  EXPECT_EQ(usable_threads(root_), all);
+  write("/sys/fs/cgroup/c/cpu.max", "50000 100000\n");
+  EXPECT_EQ(usable_threads(root_), 1);
+  write("/sys/fs/cgroup/c/cpu.max", "110000 100000\n");  // what a second one has of it counts
+  EXPECT_EQ(usable_threads(root_), 2);
+  write("/sys/fs/cgroup/cpu/a/cpu.cfs_quota_us", "100000\n");
+  EXPECT_EQ(usable_threads(root_), 1);
+}
+
 TEST_F(AvailableMemory, ThisMachineTells) {
   EXPECT_GE(available_memory_bytes(), 0);
   EXPECT_GE(own_memory_bytes(), 0);
