@@ -30,7 +30,11 @@ std::vector<std::string_view> words(std::string_view list) {
 }
 
 uint8_t command_bit(std::string_view name) {
-  return name == "run" ? kRun : name == "chat" ? kChat : name == "serve" ? kServe : 0;
+  return name == "run"     ? kRun
+         : name == "chat"  ? kChat
+         : name == "serve" ? kServe
+         : name == "bench" ? kBench
+                           : 0;
 }
 
 /// -xyz, and not -x5 or -x-3, which are values behind a short flag.

@@ -24,7 +24,8 @@ enum class Fate : uint8_t {
   Meant,    ///< llama_flags.cc has a rule of its own for it
 };
 
-constexpr uint8_t kRun = 1, kChat = 2, kServe = 4, kTexts = kRun | kChat, kEvery = kRun | kChat | kServe;
+constexpr uint8_t kRun = 1, kChat = 2, kServe = 4, kBench = 8, kTexts = kRun | kChat,
+                  kEvery = kRun | kChat | kServe, kWithBench = kEvery | kBench;
 
 /// One row: a flag with all its names.
 struct LlamaFlag {
@@ -39,7 +40,8 @@ struct LlamaFlag {
 std::span<const LlamaFlag> llama_flags();
 
 /// The arguments of a command line in the words of the app's commands. Of run, chat and serve llama.cpp's
-/// flags are translated, and `tell` gets a line for each that is passed over; of every command -xyz becomes
+/// flags are translated, of bench llama-bench's, and `tell` gets a line for each that is passed over; of
+/// every command -xyz becomes
 /// --xyz where there is that. Throws UsageError that names a flag which is refused, that wants a value, or
 /// that nobody knows.
 std::vector<std::string> translate_arguments(const CLI::App& app, std::vector<std::string> arguments,

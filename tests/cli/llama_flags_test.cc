@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <set>
 #include <sstream>
 
@@ -209,7 +210,7 @@ TEST_F(LlamaFlags, EachIsTakenPassedOverOrRefusedByName) {
 }
 
 TEST_F(LlamaFlags, RowsNameEachFlagOnceACommand) {
-  for (const uint8_t command : {kRun, kChat, kServe}) {
+  for (const uint8_t command : {kRun, kChat, kServe, kBench}) {
     std::set<std::string> known;
     for (const LlamaFlag& row : llama_flags()) {
       if ((row.commands & command) == 0) continue;
@@ -260,10 +261,35 @@ TEST_F(LlamaFlags, AreNoValues) {
   EXPECT_THAT(translated({"run", "-p", "-x and -y", "-n", "-1"}), ElementsAre("run", "-p-x and -y", "-n-1"));
   EXPECT_THAT(translated({"run", "--stop", "--- end"}), ElementsAre("run", "--stop=--- end"));
   EXPECT_THAT(problem({"run", "-xyz"}), HasSubstr("-xyz: no such flag"));
-  EXPECT_THAT(problem({"bench", "-ngl", "99"}), HasSubstr("-ngl: no such flag"));
+  EXPECT_THAT(problem({"perplexity", "-ngl", "99"}), HasSubstr("-ngl: no such flag"));
   EXPECT_THAT(translated({"bench", "-npl", "1,2", "-pg", "3,4"}),
               ElementsAre("bench", "--npl", "1,2", "--pg", "3,4"));
   EXPECT_THAT(translated({"tokenize", "-p", "x"}), ElementsAre("tokenize", "-p", "x"));
+}
+
+/// What the help of llama-bench listed in 2026, but for what it shares with us.
+TEST_F(LlamaFlags, OfLlamaBenchAreTakenToo) {
+  const std::vector<std::string> switches = {"--version", "--list-devices", "-v", "--verbose"};
+  std::istringstream names(
+      "-fitt --fit-target -fitc --fit-ctx --rpc -ctv --cache-type-v -C --cpu-mask --cpu-strict --poll -ngl "
+      "--n-gpu-layers -ncmoe --n-cpu-moe -sm --split-mode -mg --main-gpu -nkvo --no-kv-offload -fa "
+      "--flash-attn -dev --device -mmp --mmap -dio --direct-io -lm --load-mode -lzm --lazy-mode -embd "
+      "--embeddings -ts --tensor-split -ot --override-tensor -nopo --no-op-offload --no-host --repack --numa "
+      "--prio --version --list-devices -v --verbose -m --model -hf -hfr --hf-repo -hff --hf-file -hft "
+      "--hf-token -p --n-prompt -n --n-gen -pg -d --n-depth -b --batch-size -ub --ubatch-size -ctk "
+      "--cache-type-k -t --threads -r --repetitions --delay -o --output -oe --output-err");
+  for (std::string flag; names >> flag;) {
+    std::vector<std::string> arguments{"bench", flag, "1", "-r", "3"};
+    if (flag.starts_with("-hf") || flag == "--hf-repo") arguments[2] = "a/b";
+    if (std::ranges::find(switches, flag) != switches.end()) arguments.erase(arguments.begin() + 2);
+    const std::string wrong = problem(arguments);
+    EXPECT_THAT(wrong, Not(HasSubstr("no such flag"))) << flag;
+    EXPECT_EQ(wrong.substr(0, flag.size()), wrong.empty() ? "" : flag);
+  }
+  EXPECT_THAT(translated({"bench", "-ngl", "99", "-fa", "0,1", "-mmp", "0", "-nkvo", "0", "-p", "8"}),
+              ElementsAre("bench", "--backend", "auto", "-p", "8"));
+  EXPECT_THAT(told, testing::SizeIs(3));
+  EXPECT_THAT(problem({"bench", "-nkvo", "0,1"}), HasSubstr("-nkvo 0,1: not supported: --backend says"));
 }
 
 class LlamaCommand : public testing::Test, public test::CommandFolder {
