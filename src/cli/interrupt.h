@@ -2,10 +2,11 @@
 #pragma once
 
 #include <pthread.h>
-
-#include <csignal>
+#include <sys/select.h>
 
 #include <atomic>
+#include <cerrno>
+#include <csignal>
 
 namespace sluice::cli {
 
@@ -37,6 +38,32 @@ class SignalFlag {
   static inline pthread_t waiting_{};
   static_assert(std::atomic<bool>::is_always_lock_free);
   struct sigaction before_ {};
+};
+
+/// While it lives, signals that are flags reach its thread within wait_for_input() alone: none comes between
+/// a look at its flag and the wait.
+class HeldSignals {
+ public:
+  HeldSignals() {
+    sigset_t held;
+    sigemptyset(&held);
+    for (const int signal : {SIGINT, SIGWINCH, SIGCONT}) sigaddset(&held, signal);
+    ::pthread_sigmask(SIG_BLOCK, &held, &before_);
+  }
+  HeldSignals(const HeldSignals&) = delete;
+  HeldSignals& operator=(const HeldSignals&) = delete;
+  ~HeldSignals() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+  /// Until `file` has something to read, or has ended; false: a signal came.
+  bool wait_for_input(int file) const {
+    fd_set files;
+    FD_ZERO(&files);
+    FD_SET(file, &files);
+    return ::pselect(file + 1, &files, nullptr, nullptr, nullptr, &before_) >= 0 || errno != EINTR;
+  }
+
+ private:
+  sigset_t before_;
 };
 
 using InterruptFlag = SignalFlag<SIGINT>;  ///< Ctrl-C

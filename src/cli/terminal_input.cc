@@ -103,6 +103,7 @@ class TerminalInput : public LineInput {
   EditLine* edit_;
   History* history_;
   bool interrupted_ = false;
+  const HeldSignals* held_ = nullptr;  // while a line is read
   bool brackets_ = terminal_has_sequences();
 };
 
@@ -163,10 +164,10 @@ int TerminalInput::read_character(EditLine* edit, wchar_t* out) {
       return 1;
     }
     self.follow_terminal();
+    if (!self.held_->wait_for_input(STDIN_FILENO)) continue;
     char byte = 0;
     const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
     if (got == 0) return 0;
-    if (got < 0 && errno == EINTR) continue;
     if (got < 0) return -1;
     const size_t length = std::mbrtowc(out, &byte, 1, &state);
     if (length == static_cast<size_t>(-1)) state = {};  // no character: left out
@@ -208,9 +209,9 @@ unsigned char TerminalInput::paste(EditLine* edit, int) {
       self.interrupted_ = true;
       return CC_EOF;
     }
+    if (!self.held_->wait_for_input(STDIN_FILENO)) continue;
     char byte = 0;
     const ssize_t got = ::read(STDIN_FILENO, &byte, 1);
-    if (got < 0 && errno == EINTR) continue;
     if (got <= 0) return CC_EOF;
     pasted += byte;
   }
@@ -245,6 +246,8 @@ LineInput::Status TerminalInput::read(const char* prompt, std::string& line) {
   InterruptFlag::raised() = false;
   const ResizeFlag resized;
   const ContinueFlag continued;
+  const HeldSignals held;
+  held_ = &held;
   el_resize(edit_);
   // Before the prompt is there: a Ctrl-D typed in the line mode until then would be lost.
   el_set(edit_, EL_PREP_TERM, 1);

@@ -35,7 +35,7 @@
 namespace sluice::engine {
 namespace {
 
-using test::Answer, test::answer_of, test::Recorder, test::varied_requests;
+using test::Answer, test::answer_of, test::one_by_one, test::Recorder, test::varied_requests;
 
 const char* const kTales = SLUICE_SOURCE_DIR "/models/fairy-tales.gguf";
 /// Rows of steps whose products add up in the order of one row's at every tier: amx multiplies matrices on
@@ -208,17 +208,6 @@ TEST(PausedSteps, TakeTheMemoryThatIsPlannedForThem) {
   }
   EXPECT_GT(planned[1] - planned[0], 100'000);
   EXPECT_EQ(taken[1] - taken[0], planned[1] - planned[0]);
-}
-
-std::vector<Answer> one_by_one(Served& served, const std::vector<Request>& requests) {
-  std::vector<Answer> out;
-  for (const Request& request : requests) {
-    Engine engine(*served.executable, served.tokenizer, served.options);  // nothing is cached
-    const auto listener = std::make_shared<Recorder>();
-    engine.submit(request, listener);
-    out.push_back(answer_of(*listener));
-  }
-  return out;
 }
 
 /// All at once, in three rounds, so that later ones find earlier ones' prefixes.

@@ -56,24 +56,6 @@ struct Served {
   }
 };
 
-/// A request as it was before any engine had it.
-Request fresh(const Request& request) {
-  Request copy = request;
-  if (copy.constraint != nullptr) copy.constraint = copy.constraint->clone();
-  return copy;
-}
-
-std::vector<Answer> alone(const Served& served, const std::vector<Request>& requests) {
-  std::vector<Answer> out;
-  for (const Request& request : requests) {
-    Engine engine(*served.executable, served.tokenizer, served.options);  // nothing is cached
-    const auto listener = std::make_shared<Recorder>();
-    engine.submit(fresh(request), listener);
-    out.push_back(answer_of(*listener));
-  }
-  return out;
-}
-
 /// All at once, twice, so that later ones find earlier ones' prefixes, beside requests that leave within
 /// their answers. How often one gave way to others.
 int32_t expect_same_together(const Served& served, const std::vector<Request>& requests,
@@ -127,7 +109,7 @@ TEST(CudaInvariantAnswers, AreTheSameToTheLetterWithDraftsAndNeighbours) {
   EngineOptions options{.context = 1024, .max_sequences = 6, .max_rows = 64, .pages = 100};
   std::vector<Request> all = all_kinds(tokenizer);
   const Served plain(cuda, model, tokenizer, options);
-  const std::vector<Answer> expected = alone(plain, all);
+  const std::vector<Answer> expected = one_by_one(plain, all);
   all[6].prediction = expected[6].tokens;  // what is likely to come changes nothing, either
   all[7].prediction = expected[1].tokens;
   expect_same_together(plain, all, expected);
@@ -162,10 +144,10 @@ TEST(CudaInvariantAnswers, OfOtherModelsAreTheSameToo) {
     const text::Tokenizer tokenizer = model::load_tokenizer(model.file);
     EngineOptions options{.context = 256, .max_sequences = 6, .max_rows = 64, .pages = 40, .state_slots = 16};
     const std::vector<Request> all = random_requests(tokenizer.size());
-    const std::vector<Answer> expected = alone(Served(cuda, model, tokenizer, options), all);
+    const std::vector<Answer> expected = one_by_one(Served(cuda, model, tokenizer, options), all);
     options.draft_tokens = 7;
     const Served drafting(cuda, model, tokenizer, options);
-    EXPECT_EQ(alone(drafting, all), expected);
+    EXPECT_EQ(one_by_one(drafting, all), expected);
     expect_same_together(drafting, all, expected);
   }
 }

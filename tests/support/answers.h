@@ -2,13 +2,15 @@
 // but the stepping does.
 #pragma once
 
+#include <memory>
 #include <ostream>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "engine/request.h"
+#include "engine/engine.h"
 #include "support/recorder.h"
+#include "text/constraint.h"
 #include "text/tokenizer.h"
 
 namespace sluice::test {
@@ -26,6 +28,27 @@ inline void PrintTo(const Answer& answer, std::ostream* out) { *out << answer.te
 inline Answer answer_of(Recorder& listener) {
   const engine::Finish finish = listener.wait().finish;
   return {listener.tokens, listener.text, listener.logprobs, finish};
+}
+
+/// A request as it was before any engine had it.
+inline engine::Request fresh(const engine::Request& request) {
+  engine::Request copy = request;
+  if (copy.constraint != nullptr) copy.constraint = copy.constraint->clone();
+  return copy;
+}
+
+/// Each by an engine of its own, so that nothing is cached. Served has an executable, a tokenizer and
+/// options.
+template <typename Served>
+std::vector<Answer> one_by_one(const Served& served, const std::vector<engine::Request>& requests) {
+  std::vector<Answer> out;
+  for (const engine::Request& request : requests) {
+    engine::Engine engine(*served.executable, served.tokenizer, served.options);
+    const auto listener = std::make_shared<Recorder>();
+    engine.submit(fresh(request), listener);
+    out.push_back(answer_of(*listener));
+  }
+  return out;
 }
 
 /// Requests to a model of English; the prompts of some begin alike.
