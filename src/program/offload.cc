@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/error.h"
 #include "program/builder.h"
 #include "program/places.h"
 
