@@ -44,7 +44,7 @@ struct AttendArgs {
   int32_t window;         ///< positions that a row sees at the end of its context; 0: all
   const float* sinks;     ///< null, or a score of each head that takes weight and has no value
   float scale_log2;       ///< the scale of the scores times log2(e): weights are powers of two
-  bool few;               ///< all rows attend by themselves
+  bool few;               ///< all rows attend by themselves, or together
   bool together;          ///< rows of one sequence: tiles of them, whose contexts are in chunks
   int32_t split, chunks;  ///< the context of a row before `split` has so many chunks at most
   float2* weights;        ///< [row][chunk][head]: the largest score, the sum of the weights below it

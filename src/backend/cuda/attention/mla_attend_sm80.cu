@@ -88,8 +88,9 @@ __device__ __forceinline__ Work chunk_work(const MlaArgs& p) {
 
 /// 32 queries of a step of one sequence, over chunk `number` of the last row's context.
 __device__ __forceinline__ Work work_together(const MlaArgs& p, int tile, int number) {
-  const int first = tile * 32, length = p.length_of(0), rows = chunk_of(length, p.most_chunks);
-  return {{0, first, min(32, p.step.header->rows * p.q.heads - first), length},
+  const int first = tile * kSmallTileQueries, length = p.length_of(0);
+  const int rows = chunk_of(length, p.most_chunks);
+  return {{0, first, min(kSmallTileQueries, p.step.header->rows * p.q.heads - first), length},
           number * rows,
           min((number + 1) * rows, length)};
 }
@@ -284,7 +285,8 @@ void mla_attend_sm80(const MlaArgs& args, const Context& context) {
   const int64_t pages = (std::max<int64_t>(1, context.longest) + kPageRows - 1) / kPageRows;
   const auto chunks = static_cast<unsigned>(std::min<int64_t>(args.most_chunks, pages));
   if (args.together) {
-    const auto tiles = (rows * static_cast<unsigned>(args.q.heads) + 31) / 32;
+    const auto queries = rows * static_cast<unsigned>(args.q.heads);
+    const unsigned tiles = (queries + kSmallTileQueries - 1) / kSmallTileQueries;
     launch(context, coded ? attend_kernel<false, true> : attend_kernel<false, false>,
            {dim3(tiles, chunks), dim3(kThreads), shared_bytes(2)}, args, 0);
     return join_chunks(args, context);

@@ -114,8 +114,8 @@ class BatchInvariant : public Executable {
     }
     return steps;
   }
-  /// Adds rows of one sequence, and runs what is full. With a state they are not parted, or have pieces of
-  /// their own: each reads one slot and writes another one, the last one the step's.
+  /// Adds rows of one sequence, and runs what is full. With a state they are not parted, or have small
+  /// steps of their own: each reads one slot and writes another one, the last one the whole step's.
   void add(const Step& step, int64_t first, int64_t end) {
     const StepInput& input = step.input;
     int64_t left = states_.empty() ? 1 : steps_for(input, first, end);
